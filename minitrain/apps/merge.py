@@ -38,13 +38,18 @@ def write_merged(source: Path, out: Path, name: str | None) -> str:
     from minitrain.quantization.dense import dequantize_model
 
     folder = source / ADAPTER if (source / ADAPTER).is_dir() else source
-    if name is None and (folder / CONFIG).is_file():
-        name = read_json(folder / CONFIG).get("base_model_name_or_path")
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{source} holds no adapter ({CONFIG}): give a finished run of finetune, or a folder "
             "that PEFT wrote"
         )
+    raw = read_json(folder / CONFIG)
+    if name is None and (name := raw.get("base_model_name_or_path")):
+        if raw.get("revision") not in (None, "main") and not Path(name).exists():
+            raise InputError(
+                f"{folder} was trained on revision {raw['revision']!r} of {name}: download that, "
+                "and give it with --model"
+            )
     if not name:
         raise InputError(f"{folder} does not name the model under it: give it with --model")
     model, text = open_model(name)

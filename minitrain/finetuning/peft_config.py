@@ -4,7 +4,8 @@
     and our own     HOULSBY  PARALLEL  BITFIT      which PEFT does not have, and says so
 
 What a file asks for and we do not do is refused by its name: an adapter that is read with half of
-its settings computes something else, and looks as if it worked.
+its settings computes something else, and looks as if it worked. So is a setting that is unknown
+here, since PEFT's newer versions bring new ways to compute; unless it is off.
 Source: huggingface/peft, `src/peft/config.py` and each tuner's `config.py`.
 """
 
@@ -28,25 +29,27 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.hub.weights import hub_name
 
 NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
-UNREAD = (  # settings that change what is computed, none of which is done here
-    "alora_invocation_tokens",
-    "alpha_pattern",
-    "arrow_config",
-    "bias",
-    "corda_config",
-    "fan_in_fan_out",
-    "kasa_config",
-    "layer_replication",
-    "lora_bias",
-    "modules_to_save",
-    "monteclora_config",
-    "rank_pattern",
-    "target_parameters",
-    "trainable_token_indices",
-    "use_bdlora",
-    "use_qalora",
-    "velora_config",
-)
+READ = {  # beside peft_type
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "init_lora_weights"),
+    *("feedforward_modules", "num_virtual_tokens", "bottleneck", "scale"),
+}
+IDLE = {  # without effect on what is computed
+    *("peft_type", "peft_version", "auto_mapping", "task_type", "inference_mode"),
+    *("base_model_name_or_path", "revision"),  # which model is under it: the caller's, or `merge`'s
+    *(
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+    ),  # tensors' names
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),  # of init_lora_weights
+    *("init_ia3_weights", "init_weights", "prompt_tuning_init", "prompt_tuning_init_text"),
+    *("tokenizer_name_or_path", "tokenizer_kwargs", "qalora_group_size", "ensure_weight_tying"),
+    *("megatron_config", "megatron_core", "runtime_config"),
+    *("token_dim", "num_layers", "num_attention_heads", "num_transformer_submodules"),  # sizes
+    *("encoder_hidden_size", "prefix_projection"),  # of the MLP, which a file is without
+}
+REMEDY = "merge it with PEFT (merge_and_unload), and read the merged model"
 ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it was
 
 
@@ -109,12 +112,11 @@ def _soft(method: PrefixMethod | PromptMethod, model: ModelConfig) -> dict[str, 
 
 def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Method:
     """The method that a file means, for our layers `targets`; InputError where there is none."""
-    asked = [name for name in UNREAD if raw.get(name) not in NEUTRAL]
-    if asked:
-        raise InputError(
-            f"{where} sets {asked[0]} to {raw[asked[0]]!r:.60}, which is not done here: merge it "
-            "with PEFT (merge_and_unload), and read the merged model"
-        )
+    for name, value in raw.items():
+        if name not in READ and name not in IDLE and value not in NEUTRAL:
+            raise InputError(
+                f"{where} sets {name} to {value!r:.60}, which is not done here: {REMEDY}"
+            )
     kind = raw.get("peft_type")
     if kind == "LORA":
         return _lora(raw, targets, where)
@@ -132,9 +134,9 @@ def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Meth
     if kind == "BITFIT":
         return BitFitMethod(targets)
     if kind == "PREFIX_TUNING":
-        return PrefixMethod(raw["num_virtual_tokens"])
+        return PrefixMethod(raw.get("num_virtual_tokens"))
     if kind == "PROMPT_TUNING":
-        return PromptMethod(raw["num_virtual_tokens"])
+        return PromptMethod(raw.get("num_virtual_tokens"))
     raise InputError(
         f"{where} is of type {kind}, which is not read here: LORA, IA3, LN_TUNING, PREFIX_TUNING "
         "and PROMPT_TUNING are"
@@ -149,8 +151,8 @@ def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMeth
             "the changed one: save it with PEFT's path_initial_model_for_weight_conversion"
         )
     return LoRAMethod(
-        rank=raw["r"],
-        alpha=raw["lora_alpha"],
+        rank=raw.get("r", 8),
+        alpha=raw.get("lora_alpha", 8),
         targets=targets,
         dropout=raw.get("lora_dropout", 0.0),
         rslora=raw.get("use_rslora", False),

@@ -6,14 +6,16 @@
 What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
 parallel adapters and BitFit have no PEFT type, and types of our own in the same two files; LoRA of
 a mixture's experts (adapters/experts.py) is read here alone. A prefix is written as what its MLP
-makes, and the MLP is not. Reading is all or nothing: names and shapes
-are compared before the model is touched. Source: huggingface/peft, `utils/save_and_load.py`.
+makes, and the MLP is not. Reading is all or nothing: names and shapes are compared before the model
+is touched, and a tensor without a place is refused by its name.
+Source: huggingface/peft, `utils/save_and_load.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -28,7 +30,7 @@ from minitrain.finetuning.adapters.pissa import PiSSA
 from minitrain.finetuning.layer import Adapter, adapted_layers
 from minitrain.finetuning.merging import check_uncut, unload
 from minitrain.finetuning.methods import PrefixMethod
-from minitrain.finetuning.peft_config import from_peft, to_peft
+from minitrain.finetuning.peft_config import REMEDY, from_peft, to_peft
 from minitrain.finetuning.prompts.prompt import Prompt
 from minitrain.model.hub.config import read_json
 from minitrain.model.hub.weights import hub_name
@@ -37,6 +39,8 @@ from minitrain.model.transformer import Transformer
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."
 SOFT = "prompt_embeddings"
+# PEFT's own files leave an adapter's name out; a model's state_dict, saved as it is, has it.
+NAMED = re.compile(r"(\.(?:lora|ia3|ln_tuning)_\w+)\.default(?=\.|$)")
 
 
 def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) -> None:
@@ -69,9 +73,8 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
     The files do not say how it was trained: PiSSA comes as LoRA, a prefix without its MLP, LoRA+
     with one rate.
     """
-    raw, stored = read_adapter(folder)
-    paths = peft_paths(model)
-    layers, unknown = _layers_in(stored, paths)
+    raw, stored = read_adapter(folder, model)
+    layers, unknown = _layers_in(stored, peft_paths(model))
     if unknown:
         raise InputError(
             f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
@@ -87,8 +90,13 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
     return model if trainable else model.requires_grad_(False)
 
 
-def read_adapter(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:
-    """The configuration as it stands in the file, and the tensors by their names there."""
+def read_adapter(folder: str | Path, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
+    """The configuration as it stands in the file, and the adapter's tensors by their names there.
+
+    PEFT may write tensors of the model beside them (an adapted embedding's own, or all of its
+    vocabulary's): copies are passed over, and one that is another than the model's is refused,
+    unless modules_to_save names it.
+    """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
         raise InputError(
@@ -101,8 +109,31 @@ def read_adapter(folder: str | Path) -> tuple[dict, dict[str, Tensor]]:
         raise InputError(f"{folder} has no {WEIGHTS} (a .bin is a pickle, and not read)") from error
     except (SafetensorError, OSError) as error:
         raise InputError(f"{folder / WEIGHTS} is damaged ({error}): copy it again") from error
-    # an adapted embedding's own table lies beside it, and is known from the model
-    return raw, {name: t for name, t in stored.items() if not name.endswith(".base_layer.weight")}
+    named, own = {}, dict(model.named_parameters(remove_duplicate=False))
+    whole = tuple(f".{module}." for module in raw.get("modules_to_save") or ())
+    own = {_bare(_peft_path(model, path)): tensor for path, tensor in own.items()}
+    for name, tensor in stored.items():
+        short = NAMED.sub(r"\1", name)
+        if short in named:
+            raise InputError(f"{folder} holds {short} twice, also as {name}: remove one")
+        if _bare(short) not in own or any(module in name for module in whole):
+            named[short] = tensor
+        elif not _is_copy(tensor, own[_bare(short)]):
+            raise InputError(
+                f"{folder} holds {name}, which is another than the model's own: it was trained "
+                f"whole beside the adapter, or for another model. In the first case, {REMEDY}"
+            )
+    return raw, named
+
+
+def _bare(name: str) -> str:
+    return name.replace(".base_layer.", ".")
+
+
+def _is_copy(stored: Tensor, own: Tensor) -> bool:
+    """Equal, but for the rounding to the coarser of two dtypes."""
+    coarse = max(stored.dtype, own.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    return torch.equal(stored.to(own.device, coarse), own.detach().to(coarse))
 
 
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -135,9 +166,13 @@ def copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | Path
         here = {SOFT: model.soft_prompt.table.detach()}
     else:
         here = adapter_tensors(model)
-    wrong = [name for name in here if name not in stored] + [n for n in stored if n not in here]
-    if wrong:
-        raise InputError(f"{folder} does not fit this model: {wrong[0]} is only in one of them")
+    if spare := [name for name in stored if name not in here]:
+        raise InputError(
+            f"{folder} holds {spare[0]}, which {CONFIG} does not speak of: it is part of another "
+            "kind of adapter"
+        )
+    if missing := [name for name in here if name not in stored]:
+        raise InputError(f"{folder} lacks {missing[0]}, which {CONFIG} asks for: save it again")
     for name, tensor in here.items():
         if tensor.shape != stored[name].shape:
             raise InputError(

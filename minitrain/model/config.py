@@ -34,6 +34,12 @@ class RopeScaling:
         if self.factor < 1:
             raise InputError(f"a RoPE scaling factor of {self.factor} shortens: use 1 or more")
 
+    @classmethod
+    def linear(cls, factor: float) -> RopeScaling:
+        """Position interpolation: every wave goes `factor` times slower. No wave turns more than
+        1/(2 pi) times a token, so with these bounds none is kept as it was."""
+        return cls(factor, low_frequency_factor=8192.0, high_frequency_factor=16384.0)
+
 
 @dataclass(frozen=True)
 class ModelConfig:

@@ -14,7 +14,11 @@ What is empty has a default; what cannot be is refused by the field's name, with
     heads              the divisor of hidden that is nearest to hidden / 128
     kv_heads           heads
     vocab              50304
-    gated              1 (Llama); 0 is GPT: two matrices, biases, learned positions, tied head
+    head_size          hidden / heads
+    gated              1 (Llama); 0 is GPT: two matrices, biases, learned positions
+    tied               0 (the head has a matrix of its own); of a GPT 1
+    qkv_bias           0; 1 is Qwen2
+    window             none: a token reads all tokens before it
     experts            0: dense
     experts_per_token  2 (1 of a single one), where there are experts
     moe_ffn            ffn
@@ -94,6 +98,10 @@ def model_of(cells: Mapping[str, str]) -> Model:
         moe_ffn=whole(cells, "moe_ffn", ffn) if experts else 0,
         shared_experts=optional(cells, "shared_experts") or 0,
         dense_layers=optional(cells, "dense_layers") or 0,
+        head_size=optional(cells, "head_size") or 0,
+        tied=flag(cells, "tied", not gated),
+        qkv_bias=flag(cells, "qkv_bias", False),
+        window=optional(cells, "window") or None,
     )
 
 

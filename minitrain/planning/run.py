@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from minitrain.errors import InputError
 from minitrain.parallel.pipeline.schedules import SCHEDULES
@@ -21,7 +20,11 @@ MOST_STAGES = 1024  # of a pipeline; the longest that is published here has 128
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder; `experts` 0 is dense. A gated MLP (Llama) has three matrices, else GPT's two."""
+    """A decoder; `experts` 0 is dense. A gated MLP (Llama) has three matrices, else GPT's two.
+
+    `head_size` is hidden / heads unless it is given; `tied`, the head being the embedding's matrix,
+    is what a GPT is and a gated model is not, unless it is given.
+    """
 
     layers: int
     hidden: int
@@ -35,10 +38,21 @@ class Model:
     moe_ffn: int = 0
     shared_experts: int = 0  # every token passes them
     dense_layers: int = 0  # of a mixture: the first few, whose MLP is one of `ffn`
+    head_size: int = 0
+    tied: bool | None = None
+    qkv_bias: bool = False  # Qwen2
+    window: int | None = None  # a token sees itself and the window - 1 tokens before it
 
-    @property
-    def head_size(self) -> int:
-        return self.hidden // self.heads
+    def __post_init__(self) -> None:
+        if self.tied is None:
+            object.__setattr__(self, "tied", not self.gated)
+        if not self.head_size and self.heads > 0:
+            if self.hidden % self.heads:
+                raise InputError(
+                    f"heads is {self.heads}, which does not divide hidden {self.hidden}: change "
+                    "one of them, or give head_size"
+                )
+            object.__setattr__(self, "head_size", self.hidden // self.heads)
 
     @property
     def moe_layers(self) -> int:
@@ -50,9 +64,7 @@ class Model:
     ffn_size = property(lambda self: self.ffn)
     vocab_size = property(lambda self: self.vocab)
     expert_ffn_size = property(lambda self: self.moe_ffn)
-    tied = property(lambda self: not self.gated)  # a GPT's head is its embedding
-    qkv_bias: ClassVar[bool] = False
-    window: ClassVar[int | None] = None
+    attention_width = property(lambda self: self.heads * self.head_size)
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,11 @@ class Run:
         return self.global_batch // (self.plan.dp * self.plan.micro_batch)
 
     @property
+    def keys(self) -> int:
+        """Tokens whose keys a token reads at most."""
+        return min(self.seq, self.model.window or self.seq)
+
+    @property
     def local_tokens(self) -> int:
         """Tokens of a microbatch on one rank; context parallelism cuts the sequence."""
         return self.plan.micro_batch * self.seq // self.plan.cp
@@ -133,15 +150,13 @@ def make_run(
 def check_sizes(run: Run) -> None:
     model = run.model
     sizes = {"seq": run.seq, "global_batch": run.global_batch, "gpus_per_node": run.per_node}
-    for field in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"):
+    for field in ("layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab"):
         sizes[field] = getattr(model, field)
     for field in ("tp", "cp", "pp", "vpp", "dp", "ep", "micro_batch"):
         sizes[field] = getattr(run.plan, field)
     for field, value in sizes.items():
         if value < 1:
             raise InputError(f"{field} is {value}: it must be 1 or more")
-    if model.hidden % model.heads:
-        raise InputError(f"heads is {model.heads}, which does not divide hidden {model.hidden}")
     if model.heads % model.kv_heads:
         raise InputError(f"kv_heads is {model.kv_heads}: it must divide heads {model.heads}")
     if model.experts and not (0 < model.experts_per_token <= model.experts and model.moe_ffn > 0):

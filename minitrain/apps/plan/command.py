@@ -194,7 +194,8 @@ def shape_of(name: str) -> Model:
         config.vocab_size, gated=True, experts=config.experts,
         experts_per_token=config.experts_per_token if config.experts else 0,
         moe_ffn=config.expert_ffn_size if config.experts else 0,
-        shared_experts=config.shared_experts,
+        shared_experts=config.shared_experts, head_size=config.head_size, tied=config.tied,
+        qkv_bias=config.qkv_bias, window=config.window,
     )  # fmt: skip
 
 

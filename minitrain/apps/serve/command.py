@@ -160,13 +160,11 @@ def open_bank(model: Transformer, adapters: Sequence[tuple[str, Path]], name: st
     from minitrain.finetuning.adapt import find_layers
     from minitrain.finetuning.many.rows import AdapterBank, factors_in
     from minitrain.finetuning.methods import ALL_LINEAR
-    from minitrain.finetuning.peft_files import peft_paths
 
     names = [name, *(adapter for adapter, _ in adapters)]
     if twice := [each for each in names if names.count(each) > 1]:
         raise InputError(f"--adapter: '{twice[0]}' would be two models: give each its own name")
-    paths = peft_paths(model)
-    factors = {adapter: factors_in(folder, paths) for adapter, folder in adapters}
+    factors = {adapter: factors_in(folder, model) for adapter, folder in adapters}
     layers = dict(find_layers(model, ALL_LINEAR)).values()
     numbers = sum(layer.in_features + layer.out_features for layer in layers)
     pages = 1 + sum(each.rank for each in factors.values())  # the first is of zeros

@@ -106,13 +106,12 @@ class AdapterBank:
         sizes = {path: (layer.in_features, layer.out_features) for path, layer in layers.items()}
         self.pool = PagePool(sizes, budget_bytes, **place_of(next(iter(layers.values()))))
         self.model, self.current = model, None
-        self.paths = peft_paths(model)
         for path, layer in layers.items():
             model.set_submodule(path, RowWise(layer, self, path))
 
     def load(self, name: str, folder: str | Path) -> None:
         """An adapter in PEFT's files."""
-        self.pool.add(name, factors_in(folder, self.paths))
+        self.pool.add(name, factors_in(folder, self.model))
 
     def add(self, name: str, adapter: nn.Module | Factors) -> None:
         """Of a model of the same layers, as it is now (a copy is taken), or the factors as such."""
@@ -171,20 +170,29 @@ def factors_of(model: nn.Module) -> Factors:
     return Factors(layers, method.scaling)
 
 
-def factors_in(folder: str | Path, paths: dict[str, str]) -> Factors:
-    """The same from PEFT's files; `paths`: PEFT's path of a layer -> ours."""
-    raw, stored = read_adapter(folder)
+def factors_in(folder: str | Path, model: nn.Module) -> Factors:
+    """The same from PEFT's files, for this model."""
+    raw, stored = read_adapter(folder, model)
     method = from_peft(raw, ("q",), str(folder))
     _check_adds(method, str(folder))
-    layers = {}
-    for name, a in stored.items():
-        path, found, _ = name.partition(".lora_A.weight")
-        if ".lora_embedding_" in name:
-            raise InputError(f"{folder} adapts an embedding: a bank serves linear layers only")
-        if found:
-            if path not in paths:
-                raise InputError(f"{folder} is on {path}, which this model has not")
-            layers[paths[path]] = a, stored[f"{path}.lora_B.weight"]
+    paths, layers = peft_paths(model), {}
+    for name in stored:
+        path, _, factor = name.partition(".lora_")
+        if factor not in ("A.weight", "B.weight"):
+            raise InputError(f"{folder} holds {name}: a bank serves linear layers only, by A and B")
+        if path not in paths:
+            raise InputError(f"{folder} is on {path}, which this model has not")
+        names = [f"{path}.lora_{factor}.weight" for factor in "AB"]
+        if missing := [name for name in names if name not in stored]:
+            raise InputError(f"{folder} lacks {missing[0]}: save it again")
+        a, b = layers[paths[path]] = tuple(stored[name] for name in names)
+        if {len(a), b.shape[1]} != {method.rank}:
+            raise InputError(
+                f"{folder} has {names[0]} of rank {len(a)}, and its r is {method.rank}: save it "
+                "again"
+            )
+    if not layers:
+        raise InputError(f"{folder} holds no adapter: save it again")
     return Factors(layers, method.scaling)
 
 

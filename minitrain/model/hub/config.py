@@ -3,12 +3,15 @@
 The families share one architecture and differ in what they may switch on: Mistral slides a window,
 Qwen2 gives q, k and v biases, Mixtral has experts for an MLP (what its router is charged while it
 trains stays behind). A configuration that asks for more than this package computes is refused
-rather than read as something near it: the weights would load, and the model be another.
+rather than read as something near it: the weights would load, and the model be another. So every
+key is one of four: read, neutral, idle, or unknown, which a warning names: `transformers` passes
+over keys that a family does not have, and so the model computes the same here as there.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +36,7 @@ SIZES = {
 }
 # ... and these have each family's own default where they are not.
 DEFAULTS = {
-    "llama": {"max_position_embeddings": 2048},
+    "llama": {"max_position_embeddings": 2048, "num_key_value_heads": None},
     "mistral": {
         "max_position_embeddings": 131072,
         "sliding_window": 4096,
@@ -41,7 +44,9 @@ DEFAULTS = {
     },
     "qwen2": {
         "max_position_embeddings": 32768,
+        "use_sliding_window": False,
         "sliding_window": 4096,
+        "max_window_layers": 28,
         "num_key_value_heads": 32,
     },
     "mixtral": {
@@ -55,14 +60,71 @@ DEFAULTS = {
     },
 }
 
-# What this package does not compute, and the only value with which it makes no difference.
+READ = {
+    "model_type",
+    *SIZES.values(),
+    "bos_token_id",
+    "eos_token_id",
+    "head_dim",
+    "layer_types",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "use_sliding_window",
+}  # by every family; DEFAULTS says what each reads besides
+
+# What this package does not compute, and the values with which it makes no difference: the first
+# is the usual one. A key that a family reads is not among its own.
 NEUTRAL = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "partial_rotary_factor": 1.0,
-    "quantization_config": None,
+    "hidden_act": ("silu", "swish"),
+    "attention_bias": (False, None),
+    "mlp_bias": (False, None),
+    "partial_rotary_factor": (1.0, None),
+    "rotary_pct": (1.0, None),
+    "rope_interleaved": (False, None),
+    "quantization_config": (None, {}),
+    "compression_config": (None, {}),
+    "per_layer_config": (None, {}),
+    "pruned_heads": (None, {}),
+    "is_causal": (True, None),
+    "use_bidirectional_attention": (False, None),
+    "alibi": (False, None),
+    "sliding_window": (None, 0),
+    "attention_chunk_size": (None, 0),
+    "no_rope_layers": (None, []),
+    "clip_qkv": (None,),
+    **dict.fromkeys(("use_qk_norm", "qk_norm", "qk_layernorm"), (False, None)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (None, 0)),
+    **dict.fromkeys(("query_pre_attn_scalar", "attention_multiplier"), (None,)),
+    **dict.fromkeys(("logits_scaling", "logit_scale"), (1.0, None)),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "scale_emb"), (1.0, None)),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), (0, None)),
+    **dict.fromkeys(("num_experts_per_tok", "n_shared_experts", "num_shared_experts"), (0, None)),
+    **dict.fromkeys(("shared_expert_intermediate_size", "moe_intermediate_size"), (0, None)),
+    "norm_topk_prob": (True, None),
+    "routed_scaling_factor": (1.0, None),
 }
+
+# Without effect on what a model computes from tokens: the file's own history, what a call gives
+# back, what it costs, how weights were drawn and what is charged while they train, classifiers'
+# labels, and how to sample, which generation_config.json and the request decide.
+IDLE = set(
+    """
+    transformers_version torch_dtype dtype use_bfloat16 name_or_path tokenizer_class prefix
+    use_cache return_dict output_hidden_states output_attentions output_scores
+    return_dict_in_generate torchscript tf_legacy_loss pretraining_tp chunk_size_feed_forward
+    attn_implementation experts_implementation initializer_range output_router_logits
+    router_aux_loss_coef num_labels id2label label2id problem_type finetuning_task
+    task_specific_params pad_token_id sep_token_id unk_token_id decoder_start_token_id
+    forced_bos_token_id forced_eos_token_id max_length min_length do_sample early_stopping
+    num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty
+    suppress_tokens begin_suppress_tokens
+    """.split()  # noqa: SIM905
+)
 
 ONE_EXPERT = "Mixtral's router weighs an only expert with 1, and ours with its probability"
 SCALING = {  # our field -> the hub's
@@ -71,6 +133,7 @@ SCALING = {  # our field -> the hub's
     "high_frequency_factor": "high_freq_factor",
     "original_length": "original_max_position_embeddings",
 }
+ROPE_KEYS = {"default": (), "linear": ("factor",), "llama3": (*SCALING.values(),)}
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -86,12 +149,7 @@ def config_of(raw: Mapping, path: Path) -> ModelConfig:
             f"{path} describes a model of type {family!r}; those that can be read are "
             f"{', '.join(ARCHITECTURES)}"
         )
-    for name, neutral in NEUTRAL.items():
-        if raw.get(name, neutral) != neutral:
-            raise InputError(
-                f"{path} has {name} = {raw[name]!r:.60}, which is not supported: "
-                f"take a checkpoint with {name} = {neutral!r}"
-            )
+    _check_keys(family, raw, path)
     missing = [name for name in SIZES.values() if name not in raw]
     if missing:
         raise InputError(f"{path} does not give {', '.join(missing)}: download it again")
@@ -99,6 +157,28 @@ def config_of(raw: Mapping, path: Path) -> ModelConfig:
         return _model_config(family, DEFAULTS[family] | raw)
     except (InputError, TypeError) as error:
         raise InputError(f"{path} describes a model that cannot be built: {error}") from error
+
+
+def _check_keys(family: str, raw: Mapping, path: Path) -> None:
+    """InputError for a setting that is not computed here, a warning for one that nothing reads."""
+    read, unknown = READ | DEFAULTS[family].keys(), []
+    neutral = {"architectures": ([ARCHITECTURES[family]], None, [])} | NEUTRAL
+    for name, value in raw.items():
+        if name in read or name in IDLE or name.startswith("_"):
+            continue
+        if name not in neutral:
+            unknown += [name] if value else []
+        elif value not in neutral[name]:
+            raise InputError(
+                f"{path} has {name} = {value!r:.60}, which is not supported: "
+                f"take a checkpoint with {name} = {neutral[name][0]!r}"
+            )
+    if unknown:
+        warnings.warn(
+            f"{path} sets {', '.join(unknown)}: nothing here reads that, and the model computes as "
+            "without it",
+            stacklevel=2,
+        )
 
 
 def _model_config(family: str, raw: Mapping) -> ModelConfig:
@@ -128,40 +208,59 @@ def _experts(family: str, raw: Mapping) -> dict[str, int]:
 
 
 def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
-    """transformers 5 writes `rope_parameters`; before, it was `rope_theta` and `rope_scaling`."""
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    """transformers 5 writes `rope_parameters`; before, it was `rope_theta` and `rope_scaling`,
+    which count alone where both are there."""
+    where = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
+    rope = raw.get(where) or {}
     if not isinstance(rope, Mapping):
-        raise InputError(f"its RoPE parameters are {rope!r}, not an object")
-    theta = rope.get("rope_theta", raw.get("rope_theta", 10000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise InputError(f"its {where} is {rope!r}, not an object")
+    given = {name: value for name, value in rope.items() if value is not None}
+    theta = given.pop("rope_theta", raw.get("rope_theta") or 10000.0)
+    kind = given.pop("type", "default")
+    kind = given.pop("rope_type", kind)
+    if kind not in ROPE_KEYS:
         raise InputError(
-            f"its RoPE is scaled as {kind!r}; supported are none and 'llama3': "
+            f"its RoPE is scaled as {kind!r}; supported are {', '.join(map(repr, ROPE_KEYS))}: "
             "take the checkpoint from before its context was extended"
         )
-    if kind == "default":
-        return theta, None
-    missing = [name for name in SCALING.values() if name not in rope]
-    if missing:
+    if given.get("partial_rotary_factor") == 1.0:
+        del given["partial_rotary_factor"]
+    if spare := sorted(given.keys() - ROPE_KEYS[kind]):
+        raise InputError(
+            f"its {where} has {spare[0]} = {given[spare[0]]!r:.60}, and RoPE of type {kind!r} has "
+            "no such setting here: take a checkpoint without it"
+        )
+    if missing := [name for name in ROPE_KEYS[kind] if name not in given]:
         raise InputError(f"its RoPE scaling does not give {', '.join(missing)}")
+    if kind != "llama3":
+        factor = given.get("factor", 1.0)
+        return theta, None if factor == 1 else RopeScaling.linear(factor)
     return theta, RopeScaling(**{ours: rope[hubs] for ours, hubs in SCALING.items()})
 
 
 def _window(family: str, raw: Mapping) -> int | None:
     """One window for all layers, or none for any: a mixture cannot be read."""
     layers, types = raw["num_hidden_layers"], raw.get("layer_types")
-    if family == "llama" or raw["sliding_window"] is None:
+    window = raw.get("sliding_window")
+    used = raw.get("use_sliding_window", window is not None)
+    if family != "qwen2" and bool(used) != (window is not None):
+        raise InputError(f"its use_sliding_window is {used} and its sliding_window {window}")
+    if window is None or not used:
         windowed = 0
+    elif family != "qwen2":
+        windowed = layers
     elif types is not None:  # transformers 5 lists each layer's
         windowed = list(types).count("sliding_attention")
-    elif family in ("mistral", "mixtral"):
-        windowed = layers
     else:  # Qwen2's first layers may stay full
-        full = raw.get("max_window_layers", 28) if raw.get("use_sliding_window") else layers
-        windowed = max(layers - full, 0)
+        windowed = max(layers - raw["max_window_layers"], 0)
     if 0 < windowed < layers:
         raise InputError(f"a window slides over {windowed} of its {layers} layers, not over all")
-    return raw["sliding_window"] if windowed else None
+    kind = "sliding_attention" if windowed else "full_attention"
+    if types is not None and (odd := set(types) - {kind}):
+        raise InputError(
+            f"its layer_types has {min(odd)!r}, and its other settings mean {kind!r} in all layers"
+        )
+    return window if windowed else None
 
 
 def plainest_family(config: ModelConfig) -> str:

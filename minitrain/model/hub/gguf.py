@@ -2,21 +2,24 @@
 
 Weights come out as float32 whatever they are stored in: F32, F16, BF16, or blocks of 32 whole
 numbers that share a scale (Q8_0) and an offset too (Q4_1). llama.cpp's RoPE turns neighbours, so
-the rows of q and k are reordered on the way in, as for llama2.c.
+the rows of q and k are reordered on the way in, as for llama2.c. A setting `llama.…` that is
+neither read here nor neutral is refused, one of `tokenizer.ggml.…` warned of; all others but
+general.architecture, general.type and split.count are notes on the file, without effect.
 Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes, and one matrix beside them.
 """
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 from gguf import GGUFReader, ReaderTensor, TokenType, dequantize
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.model.config import ModelConfig
+from minitrain.model.config import ModelConfig, RopeScaling
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.rope import interleaved_to_half_split
 from minitrain.model.transformer import Transformer, empty
@@ -31,6 +34,21 @@ PARTS = {  # ours -> llama.cpp's
     **{f"attention.{name}": f"attn_{name}" for name in "qkv"},
     **{f"mlp.{name}": f"ffn_{name}" for name in ("gate", "up", "down")},
 }
+READ = {  # of llama.…
+    *("block_count", "context_length", "embedding_length", "feed_forward_length"),
+    *("attention.head_count", "attention.head_count_kv", "attention.key_length"),
+    *("attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear"),
+    *("rope.scaling.factor", "rope.scaling.type"),
+}
+NEUTRAL = {"attention.causal": True, "rope.scaling.attn_factor": 1.0}  # of others: what is empty
+# Without effect: the rows of token_embd count, and the original length matters to YaRN alone.
+IDLE = {"rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout"}
+IDLE |= {"vocab_size"}
+ENDS = ("eos", "eot", "eom")  # of a text, a turn, a message: llama.cpp stops at each
+TEXT_READ = {"add_bos_token", "add_eos_token", "merges", "model", "pre", "token_type", "tokens"}
+# Those of other kinds of vocabulary; an id (…_token_id) only says what a token is for.
+TEXT_IDLE = {"add_space_prefix", "precompiled_charsmap", "remove_extra_whitespaces", "scores"}
+TEXT_IDLE |= {"token_type_count"}
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BEFORE_MERGES = {  # how a text is cut into words, by the name that llama.cpp has for it
     "gpt-2": BYTES,
@@ -53,7 +71,7 @@ def load_gguf(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Transformer, TextFiles]:
     """A Llama in a .gguf file -> model and text files; a vocabulary other than GPT-2's byte pairs
-    stays behind."""
+    stays behind, with a warning."""
     try:
         reader = GGUFReader(path)
         settings = {name: field.contents() for name, field in reader.fields.items()}
@@ -66,7 +84,9 @@ def load_gguf(
     for name, parameter in model.named_parameters():
         parameter.data.copy_(_weight(path, name, parameter.shape, stored[gguf_name(name)], config))
     try:
-        return model, _text_files(settings)
+        return model, _text_files(path, settings, config.vocab_size)
+    except InputError:
+        raise
     except Exception as error:  # the backend raises bare ones
         raise InputError(f"{path} has a broken vocabulary ({error}): download it again") from error
 
@@ -81,15 +101,20 @@ def gguf_name(name: str) -> str:
 
 
 def _config(path: str | Path, settings: dict, stored: dict) -> ModelConfig:
-    family = settings.get("general.architecture")
-    scaling = settings.get(f"{family}.rope.scaling.type", "none")
-    if family != "llama" or f"{family}.expert_count" in settings or scaling != "none":
+    family, kind = settings.get("general.architecture"), settings.get("general.type", "model")
+    if family != "llama" or kind != "model":
         raise InputError(
-            f"{path} holds a model of type {family!r} with RoPE scaled as {scaling!r}, or with "
-            f"experts; only a plain 'llama' can be read from GGUF: {REMEDY}"
+            f"{path} holds a {kind} of type {family!r}; only a plain 'llama' can be read from "
+            f"GGUF: {REMEDY}"
         )
+    if settings.get("split.count", 1) > 1:
+        raise InputError(
+            f"{path} is one of {settings['split.count']} files (split.count): join them with "
+            "llama-gguf-split --merge"
+        )
+    own = {n.removeprefix("llama."): v for n, v in settings.items() if n.startswith("llama.")}
     try:
-        own = {name.removeprefix("llama."): value for name, value in settings.items()}
+        _check_settings(path, own)
         heads = own["attention.head_count"]
         return ModelConfig(
             vocab_size=int(stored["token_embd.weight"].shape[-1]),
@@ -103,9 +128,34 @@ def _config(path: str | Path, settings: dict, stored: dict) -> ModelConfig:
             norm_eps=own["attention.layer_norm_rms_epsilon"],
             tied="output.weight" not in stored,
             head_size=own.get("attention.key_length", own.get("rope.dimension_count")),
+            rope_scaling=_scaling(own),
         )
     except KeyError as error:
         raise InputError(f"{path} does not give {error}: download it again") from error
+    except InputError as error:
+        raise InputError(f"{path} describes a model that cannot be built: {error}") from error
+
+
+def _check_settings(path: str | Path, own: dict) -> None:
+    """InputError for a setting that is neither read nor neutral: named, and never dropped."""
+    turned = own.get("rope.dimension_count", own["embedding_length"] // own["attention.head_count"])
+    size = own.get("attention.key_length", turned)
+    neutral = NEUTRAL | {"attention.value_length": size, "rope.dimension_count": size}
+    for name, value in own.items():
+        is_neutral = value == neutral[name] if name in neutral else not value
+        if name not in READ and name not in IDLE and not is_neutral:
+            raise InputError(
+                f"{path} has llama.{name} = {value!r:.60}, which is not computed here: {REMEDY}"
+            )
+
+
+def _scaling(own: dict) -> RopeScaling | None:
+    """A factor without a type is linear, as in llama.cpp."""
+    kind = own.get("rope.scaling.type", "linear")
+    if kind not in ("none", "linear"):
+        raise InputError(f"RoPE scaled as {kind!r} (rope.scaling.type) is not computed: {REMEDY}")
+    factor = own.get("rope.scaling.factor", own.get("rope.scale_linear")) or 1.0
+    return None if kind == "none" or factor == 1 else RopeScaling.linear(factor)
 
 
 def _check_names(path: str | Path, model: Transformer, stored: dict) -> None:
@@ -138,27 +188,56 @@ def _weight(
     return weight
 
 
-def _text_files(settings: dict) -> TextFiles:
+def _text_files(path: str | Path, settings: dict, vocab_size: int) -> TextFiles:
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
-    bos, eos = own.get("bos_token_id"), own.get("eos_token_id")
-    eos_ids = () if eos is None else (eos,)
+    if len(own.get("tokens", ())) > vocab_size:
+        raise InputError(
+            f"{path} has {len(own['tokens'])} tokens (tokenizer.ggml.tokens) and {vocab_size} rows "
+            f"of token_embd.weight: {REMEDY}"
+        )
+    bos, ends = own.get("bos_token_id"), [own.get(f"{end}_token_id") for end in ENDS]
+    eos_ids = tuple(dict.fromkeys(id for id in ends if id is not None))
     if own.get("model") != "gpt2" or own.get("pre", "gpt-2") not in BEFORE_MERGES:
+        if "tokens" in own:
+            warnings.warn(
+                f"{path} has a vocabulary of type {own.get('model')!r} for words of type "
+                f"{own.get('pre')!r} (tokenizer.ggml.model and .pre), which is not read: the model "
+                "comes without a tokenizer",
+                stacklevel=3,
+            )
         return TextFiles({}, bos, eos_ids)
-    ids = {"bos": bos, "eos": eos, "unk": own.get("unknown_token_id")}
+    start = "tokenizer.ggml."
+    found = {n.removeprefix(start): v for n, v in settings.items() if n.startswith(start)}
+    if odd := [start + name for name, value in found.items() if value and not _is_known(name)]:
+        warnings.warn(f"{path} sets {', '.join(odd)}: nothing here reads that", stacklevel=3)
+    ids = {"bos": bos, "eos": own.get("eos_token_id"), "unk": own.get("unknown_token_id")}
     ids["pad"] = own.get("padding_token_id")
     special = {f"{use}_token": own["tokens"][id] for use, id in ids.items() if id is not None}
     if "tokenizer.chat_template" in settings:
         special["chat_template"] = settings["tokenizer.chat_template"]
-    return TextFiles(fast_tokenizer(_byte_pairs(own).to_str(), special), bos, eos_ids)
+    return TextFiles(fast_tokenizer(_byte_pairs(own, special).to_str(), special), bos, eos_ids)
 
 
-def _byte_pairs(own: dict) -> Tokenizer:
-    """GPT-2's kind of tokenizer, from the vocabulary, its merges and the kinds of its tokens."""
+def _is_known(name: str) -> bool:
+    return name in TEXT_READ or name in TEXT_IDLE or name.endswith("_token_id")
+
+
+def _byte_pairs(own: dict, special: dict[str, str]) -> Tokenizer:
+    """GPT-2's kind of tokenizer, from the vocabulary, its merges and the kinds of its tokens: those
+    of users are found whole in any text, those of control are no text besides."""
     vocabulary = {token: id for id, token in enumerate(own["tokens"])}
     merges = [tuple(pair.split(" ")) for pair in own["merges"]]
     backend = Tokenizer(models.BPE(vocabulary, merges))
     backend.pre_tokenizer = BEFORE_MERGES[own.get("pre", "gpt-2")]
     backend.decoder = decoders.ByteLevel()
-    control = (t for t, kind in zip(own["tokens"], own["token_type"]) if kind == TokenType.CONTROL)
-    backend.add_special_tokens([AddedToken(token, special=True) for token in control])
+    for token, kind in zip(own["tokens"], own["token_type"]):
+        if kind in (TokenType.CONTROL, TokenType.UNKNOWN):
+            backend.add_special_tokens([AddedToken(token, special=True)])
+        elif kind == TokenType.USER_DEFINED:
+            backend.add_tokens([AddedToken(token, special=False, normalized=False)])
+    put = {end: special[f"{end}_token"] for end in ("bos", "eos") if own.get(f"add_{end}_token")}
+    if put:
+        around = [*filter(None, [put.get("bos")]), "$A", *filter(None, [put.get("eos")])]
+        known = [(token, vocabulary[token]) for token in put.values()]
+        backend.post_processor = processors.TemplateProcessing(around, special_tokens=known)
     return backend

@@ -27,6 +27,7 @@ from minitrain.model.hub.text import TextFiles, read_text_files
 from minitrain.model.hub.weights import (
     INDEX,
     WEIGHTS,
+    as_stored,
     check_plain,
     check_weights,
     copy_weights,
@@ -43,7 +44,8 @@ def load_pretrained(
 ) -> tuple[Transformer, TextFiles]:
     """A checkpoint's folder, a GGUF file, or llama2.c's model.bin -> model and text files.
 
-    `dtype` None keeps the one that the weights are stored in; a GGUF's become float32.
+    `dtype` None keeps the one that the weights are stored in, of several the one that holds them
+    all; a GGUF's become float32.
     """
     folder = Path(folder)
     if (file := find_gguf(folder)) is not None:
@@ -60,6 +62,7 @@ def load_pretrained(
     text = read_text_files(folder)
     with ExitStack() as stack:
         stored = open_weights(folder, stack)
+        config = as_stored(config, stored)
         stored_dtype = check_weights(folder, config, stored)
         model = empty(config, device, dtype or stored_dtype)
         copy_weights(model, stored)

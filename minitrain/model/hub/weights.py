@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import torch
@@ -93,6 +95,8 @@ def open_weights(folder: Path, stack: ExitStack) -> dict[str, safe_open]:
             raise InputError(f"{path} is missing, and {INDEX} names it: download it") from error
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path} is damaged ({error}): download it again") from error
+        if twice := stored.keys() & file.keys():
+            raise InputError(f"{path} holds {min(twice)}, which another file has too: remove one")
         stored |= dict.fromkeys(file.keys(), file)
     return stored
 
@@ -110,9 +114,18 @@ def _weight_files(folder: Path) -> list[str]:
     raise InputError(f"{folder} holds {found}; it needs {WEIGHTS} or {INDEX}: download those")
 
 
+def as_stored(config: ModelConfig, stored: dict[str, safe_open]) -> ModelConfig:
+    """A head of its own in the files counts although the configuration ties it, as `transformers`
+    has it: tied are the two where they are equal."""
+    names = hub_name("embed.weight"), hub_name("head.weight")
+    if not config.tied or any(name not in stored for name in names):
+        return config
+    return replace(config, tied=torch.equal(*(stored[name].get_tensor(name) for name in names)))
+
+
 def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open]) -> torch.dtype:
     """Each tensor of the model must be there in its shape, and none that the model has no place
-    for; -> the dtype they are stored in."""
+    for; -> the dtype that holds them all without rounding."""
     with torch.device("meta"):
         model = Transformer(config)
     shapes = {name: list(tensor.shape) for name, tensor in hub_tensors(model).items()}
@@ -129,7 +142,7 @@ def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open
     dtypes = {name: part.get_dtype() for name, part in slices.items()}
     if odd := [f"{name} is {kind}" for name, kind in dtypes.items() if kind not in DTYPES]:
         raise InputError(f"{folder} is quantized, take the original: {_some(odd)}")
-    return DTYPES[dtypes[hub_name("embed.weight")]]
+    return reduce(torch.promote_types, (DTYPES[kind] for kind in set(dtypes.values())))
 
 
 def _some(things: list[str]) -> str:

@@ -40,7 +40,7 @@ class LayerTimes:
 def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     plan, model, chip, tokens = run.plan, run.model, run.chip, run.local_tokens
     t, h, kind = plan.tp, model.hidden, plan.precision
-    kv = model.kv_heads * model.head_size
+    q, kv = model.attention_width, model.kv_heads * model.head_size
     rows = tokens / t if plan.sp else tokens  # of what tensor parallelism alone leaves whole
     copies, f, mlp_tokens, experts = mlp_shape(run, mixture)
     mask = 0 if plan.modern else 1
@@ -48,11 +48,11 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     return LayerTimes(
         norm=kernels.elementwise(chip, eager * 4 * rows * h),
         add=kernels.elementwise(chip, eager * (6 + mask) * rows * h),
-        qkv=kernels.matmul(chip, kind, tokens, (h + 2 * kv) / t, h),
-        rotate=kernels.elementwise(chip, 4 * tokens * (h + kv) / t) if model.gated else 0.0,
+        qkv=kernels.matmul(chip, kind, tokens, (q + 2 * kv) / t, h),
+        rotate=kernels.elementwise(chip, 4 * tokens * (q + kv) / t) if model.gated else 0.0,
         scores=score_seconds(run),
         softmax=softmax_seconds(run),
-        out=kernels.matmul(chip, kind, tokens, h, h / t),
+        out=kernels.matmul(chip, kind, tokens, h, q / t),
         up=kernels.matmul(chip, kind, mlp_tokens, copies * f / t, h, experts),
         activation=kernels.elementwise(
             chip, eager * (10 if model.gated else 4) * mlp_tokens * experts * f / t, 2
@@ -83,10 +83,11 @@ def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:
 
 
 def score_seconds(run: Run) -> float:
-    """QKᵀ and AV of a whole sequence, against the keys of all context ranks."""
+    """QKᵀ and AV of a whole sequence, against the keys of all context ranks, or those of a window;
+    scores that lie in memory are computed in full, and masked."""
     plan, model, chip = run.plan, run.model, run.chip
     if plan.modern:
-        flops = 4 * run.local_tokens * run.seq * model.hidden / plan.tp
+        flops = 4 * run.local_tokens * run.keys * model.attention_width / plan.tp
         return kernels.fused_attention(chip, plan.precision, flops)
     heads = max(1, plan.micro_batch * model.heads // plan.tp)
     rows, size = run.seq / plan.cp, model.head_size

@@ -132,7 +132,7 @@ def end_parameters(run: Run, stages: list[StageLayers]) -> float:
     """Embedding and head; a tied head on another rank than the embedding is a copy."""
     first, last = stages[0].first, stages[-1].last
     size = parameters.embedding_weights(run.model, run.seq) if first else 0
-    own_head = run.model.gated or not first
+    own_head = not (run.model.tied and first)
     return (size + (parameters.head_weights(run.model) if last and own_head else 0)) / run.plan.tp
 
 
@@ -176,7 +176,7 @@ def temporaries(run: Run, stages: list[StageLayers]) -> float:
 def attention_bytes_in_full(run: Run) -> float:
     """As `attention_bytes` with the scores, which are there while a layer is made again."""
     scores = 0 if run.plan.modern else 5 * run.model.heads * run.seq / run.plan.cp
-    return 8 * run.model.hidden + scores
+    return 8 * run.model.attention_width + scores
 
 
 def peak_memory(run: Run) -> Memory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import peft
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt, adaptation_of
+from minitrain.finetuning.many.rows import AdapterBank, factors_in
+from minitrain.finetuning.peft_config import IDLE, NEUTRAL, READ
 from minitrain.finetuning.peft_files import CONFIG as CONFIG_FILE
 from minitrain.finetuning.peft_files import WEIGHTS, adapter_tensors, load_adapter, save_adapter
 from minitrain.model.hub.load import load_pretrained
@@ -109,7 +112,7 @@ def saved(tmp_path):
         ({"peft_type": "LOHA"}, "LOHA"),
         ({"init_lora_weights": "pissa"}, "changes the model under it"),
         ({"r": 4}, "shape"),
-        ({"use_dora": True}, "only in one of them"),
+        ({"use_dora": True}, "lacks .*lora_magnitude_vector"),
     ],
 )
 def test_what_is_not_done_is_refused_and_the_model_left_alone(saved, change, words):
@@ -131,7 +134,7 @@ def test_files_that_do_not_fit_or_are_not_there(saved, tmp_path):
     with pytest.raises(InputError, match=r"layers\.9"):
         load_adapter(build(CONFIG), saved)
     save_file({n: t for n, t in tensors.items() if n != name}, saved / WEIGHTS)
-    with pytest.raises(InputError, match="only in one"):
+    with pytest.raises(InputError, match=r"lacks .*which adapter_config.json asks for"):
         load_adapter(build(CONFIG), saved)
     (saved / WEIGHTS).write_bytes(b"no")
     with pytest.raises(InputError, match="damaged"):
@@ -151,3 +154,143 @@ def test_names_are_pefts_own(tmp_path):
     ours, peer = same_model(tmp_path)
     theirs = adapted_pair("dora", ours, peer)
     assert set(adapter_tensors(ours)) == set(peft.get_peft_model_state_dict(theirs))
+
+
+# What PEFT writes beside an adapter, or under other names ----------------------------------------
+
+HEAD, EMBED = "base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"
+LORA = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+
+
+def pefts(tmp_path, config=None, tensors=None, **settings):
+    """Our bare model, PEFT's model, and the folder that PEFT wrote, its tensors and settings
+    changed."""
+    ours, peer = same_model(tmp_path)
+    theirs = shake(peft.get_peft_model(peer, config or peft.LoraConfig(**LORA)))
+    theirs.save_pretrained(tmp_path / "theirs")
+    file, path = tmp_path / "theirs" / WEIGHTS, tmp_path / "theirs" / CONFIG_FILE
+    if tensors:
+        save_file(tensors(load_file(file)), file)
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return ours, theirs, tmp_path / "theirs"
+
+
+def in_a_bank(model, folder):
+    bank = AdapterBank(model, 1e7)
+    bank.load("one", folder)
+    with bank.rows(["one"] * 3):
+        return model(batch(0))
+
+
+ADDED = {
+    "a copy of the head": lambda t, model: t | {HEAD: model.head.weight.detach().clone()},
+    "a copy in 16 bits": lambda t, model: t | {EMBED: model.embed.weight.detach().bfloat16()},
+    "the adapter's name in its names": lambda t, model: {
+        name.replace(".weight", ".default.weight"): tensor for name, tensor in t.items()
+    },
+}
+
+
+@pytest.mark.parametrize("change", ADDED.values(), ids=ADDED)
+def test_copies_of_the_model_and_an_adapters_name_change_nothing(change, tmp_path):
+    model = same_model(tmp_path)[0]
+    ours, theirs, folder = pefts(tmp_path, tensors=lambda t: change(t, model))
+    want = logits_of(theirs.eval(), batch(0))
+    torch.testing.assert_close(load_adapter(ours, folder)(batch(0)), want, **CLOSE)
+    torch.testing.assert_close(in_a_bank(bare(tmp_path), folder), want, **CLOSE)
+
+
+NOT_OURS = {
+    "a trained head": {HEAD: torch.ones(61, 32)},
+    "a larger vocabulary": {EMBED: torch.ones(64, 32)},
+    "a trained norm": {"base_model.model.model.norm.weight": torch.ones(32) * 2},
+    "an embedding of another model": {
+        "base_model.model.model.embed_tokens.base_layer.weight": torch.ones(61, 32)
+    },
+    "a bias of B": {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias": torch.ones(32)},
+    "DoRA's magnitude": {
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": torch.ones(32)
+    },
+    "trained tokens": {
+        "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta": torch.ones(
+            2, 32
+        )
+    },
+    "another adapter's name": {
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.sql.weight": torch.ones(4, 32)
+    },
+    "something else": {"base_model.model.classifier.weight": torch.ones(2, 32)},
+}
+
+
+@pytest.mark.parametrize("added", NOT_OURS.values(), ids=NOT_OURS)
+def test_a_tensor_without_a_place_is_refused_by_its_own_name(added, tmp_path):
+    ours, _, folder = pefts(tmp_path, tensors=lambda tensors: tensors | added)
+    before = ours(batch(0))
+    for read in (load_adapter, in_a_bank):
+        with pytest.raises(InputError, match=re.escape(next(iter(added)))) as error:
+            read(bare(tmp_path) if read is in_a_bank else ours, folder)
+        assert "\n" not in str(error.value)
+    assert torch.equal(ours(batch(0)), before)
+
+
+def test_a_bank_takes_no_half_of_an_adapter(tmp_path):
+    name = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+    _, _, folder = pefts(tmp_path, tensors=lambda t: {n: x for n, x in t.items() if n != name})
+    with pytest.raises(InputError, match=f"lacks {name}"):
+        factors_in(folder, bare(tmp_path))
+    _, _, folder = pefts(tmp_path, r=2)
+    with pytest.raises(InputError, match="of rank 4, and its r is 2"):
+        factors_in(folder, bare(tmp_path))
+    _, _, folder = pefts(tmp_path, tensors=lambda _: {})
+    with pytest.raises(InputError, match="holds no adapter"):
+        factors_in(folder, bare(tmp_path))
+
+
+CLASSES_OF_CONFIG = (
+    peft.LoraConfig,
+    peft.IA3Config,
+    peft.LNTuningConfig,
+    peft.PrefixTuningConfig,
+    peft.PromptTuningConfig,
+)
+
+
+@pytest.mark.parametrize("kind", CLASSES_OF_CONFIG)
+def test_every_setting_of_peft_is_read_or_idle_or_refused_by_its_name(kind, saved):
+    path = saved / CONFIG_FILE
+    before = json.loads(path.read_text())
+    names = {*kind().to_dict(), *before, *IDLE, "use_something_new"} - {"peft_type"}
+    for name in sorted(names - READ):
+        path.write_text(json.dumps(before | {name: ["x"]}))
+        if name in IDLE:
+            load_adapter(build(CONFIG), saved)
+            continue
+        with pytest.raises(InputError, match=f"sets {name} to "):
+            load_adapter(build(CONFIG), saved)
+        for neutral in NEUTRAL:
+            path.write_text(json.dumps(before | {name: neutral}))
+            load_adapter(build(CONFIG), saved)
+
+
+@pytest.mark.parametrize("name, other", [("r", 4), ("lora_alpha", 5.0), ("use_rslora", True)])
+def test_what_is_read_counts_or_does_not_fit(name, other, saved):
+    shaken = shake(load_adapter(build(CONFIG), saved, trainable=True))
+    save_adapter(shaken, saved)
+    path = saved / CONFIG_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: other}))
+    try:
+        changed = load_adapter(build(CONFIG), saved)
+    except InputError:
+        return
+    assert (changed(batch(0)) - shaken(batch(0))).abs().max() > 1e-3
+
+
+def test_a_file_without_r_and_alpha_has_pefts_defaults(tmp_path):
+    config = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
+    ours, theirs, folder = pefts(tmp_path, config)
+    path = folder / CONFIG_FILE
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({n: v for n, v in raw.items() if n not in ("r", "lora_alpha")}))
+    want = logits_of(theirs.eval(), batch(0))
+    torch.testing.assert_close(load_adapter(ours, folder)(batch(0)), want, **CLOSE)

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from minitrain.errors import InputError
+from minitrain.measure.flops import flops_per_token
+from minitrain.measure.parameters import parameter_count
 from minitrain.planning.columns import run_from_row, usual_heads
+from minitrain.planning.step import workload
+from minitrain.planning.step.layer_times import layer_times
+from minitrain.planning.step.memory import rank_memory
+from minitrain.planning.step.network import IDEAL
 
 ROW = {"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"}
 
@@ -99,3 +105,60 @@ def test_the_default_heads_divide_the_width(hidden):
 def test_a_chip_without_the_precision():
     with pytest.raises(InputError, match="use fp16"):
         run_from_row({**ROW, "chip": "T4", "precision": "bf16"})
+
+
+# layers, hidden, heads, kv_heads, ffn, vocab; what else; the count of the published weights
+PUBLISHED = {
+    "SmolLM2-135M": ((30, 576, 9, 3, 1536, 49152), {"tied": 1}, 134_515_008),
+    "Qwen2-0.5B": ((24, 896, 14, 2, 4864, 151936), {"tied": 1, "qkv_bias": 1}, 494_032_768),
+    "Qwen2-7B": ((28, 3584, 28, 4, 18944, 152064), {"qkv_bias": 1}, 7_615_616_512),
+    "Llama 3.2 1B": ((16, 2048, 32, 8, 8192, 128256), {"tied": 1}, 1_235_814_400),
+    "Llama 3.2 3B": ((28, 3072, 24, 8, 8192, 128256), {"tied": 1}, 3_212_749_824),
+    "Gemma 2B": ((18, 2048, 8, 1, 16384, 256000), {"tied": 1, "head_size": 256}, 2_506_172_416),
+    "Gemma 7B": ((28, 3072, 16, 16, 24576, 256000), {"tied": 1, "head_size": 256}, 8_537_680_896),
+    "Mistral 7B": ((32, 4096, 32, 8, 14336, 32000), {"window": 4096}, 7_241_732_096),
+    # Its norms of queries and keys, 2 x 128 numbers a layer, are not counted here.
+    "Qwen3-0.6B": (
+        (28, 1024, 16, 8, 3072, 151936),
+        {"tied": 1, "head_size": 128},
+        596_049_920 - 28 * 256,
+    ),
+    "Qwen3-0.6B, head apart": (
+        (28, 1024, 16, 8, 3072, 151936),
+        {"head_size": 128},
+        751_632_384 - 28 * 256,
+    ),
+}
+SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+
+
+@pytest.mark.parametrize("sizes, more, count", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_counts_and_the_states_and_flops_that_follow(sizes, more, count):
+    run = run_from_row(row(**dict(zip(SIZES, sizes)), **more, micro_batch=1, seq=8192))
+    assert parameter_count(run.model) == count
+    layers, hidden, heads, kv, ffn, vocab = sizes
+    assert rank_memory(run).states == 18 * (count - hidden)  # but for the last norm
+    size = more.get("head_size", hidden // heads)
+    matrices = layers * (2 * hidden * size * (heads + kv) + 3 * hidden * ffn) + hidden * vocab
+    scores = 4 * layers * heads * size * min(8192, more.get("window", 8192))
+    assert flops_per_token(run.model, 8192) == 3 * (2 * matrices + scores)
+    assert workload.model_flops(run) == 8192 * 3 * (2 * matrices + scores)
+
+
+def test_a_larger_head_costs_time_and_memory_and_a_window_saves_time():
+    usual, wide, near = (
+        run_from_row(row(heads=32, seq=8192, micro_batch=1, **more))
+        for more in ({}, {"head_size": 256}, {"window": 1024})
+    )
+    times = [layer_times(run, IDEAL, mixture=False) for run in (usual, wide, near)]
+    for part in ("qkv", "out", "rotate", "scores"):
+        assert getattr(times[1], part) > 1.5 * getattr(times[0], part), part
+    assert times[2].scores < times[0].scores / 4 and times[2].qkv == times[0].qkv
+    assert rank_memory(wide).activations > rank_memory(usual).activations
+
+
+def test_a_head_size_given_need_not_divide_the_width():
+    assert run_from_row(row(heads=33, head_size=128)).model.attention_width == 33 * 128
+    assert (
+        run_from_row(row(gated=0)).model.tied and not run_from_row(row(gated=0, tied=0)).model.tied
+    )

@@ -10,6 +10,9 @@ import pytest
 from minitrain.apps.plan.best import pipeline_picture
 from minitrain.apps.plan.command import listed_price, prices, shape_of
 from minitrain.errors import InputError
+from minitrain.measure.flops import flops_per_token
+from minitrain.measure.parameters import parameter_count
+from minitrain.model.config import PRESETS
 from minitrain.planning.predict import count_runs, predict
 from minitrain.planning.run import Plan, make_run
 from minitrain.planning.step.step import estimate
@@ -197,3 +200,11 @@ def test_options_are_read():
     assert prices("--price").read("3").low == 3
     assert listed_price("TPUv4") is None
     assert shape_of("llama3-8b").kv_heads == 8
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_the_same_model_on_paper(name):
+    """Tied heads, biases, windows and head sizes, all that counts parameters and FLOPs."""
+    config, shape = PRESETS[name], shape_of(name)
+    assert parameter_count(shape) == parameter_count(config)
+    assert flops_per_token(shape, 8192) == flops_per_token(config, 8192)

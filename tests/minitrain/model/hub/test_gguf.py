@@ -19,6 +19,7 @@ from minitrain.data.assets.fetch import is_cached
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
+from minitrain.model.hub import gguf as gguf_file
 from minitrain.model.hub.gguf import find_gguf, load_gguf
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.paths import cache_dir
@@ -61,7 +62,9 @@ def write_gguf(path: Path, config, kind: Kind, **more) -> LlamaForCausalLM:
     writer = gguf.GGUFWriter(path, "llama")
     add_settings(writer, config)
     for key, value in more.items():
-        writer.add_string(key.replace("__", "."), value)
+        kind_of = gguf.GGUFValueType.get_type(value)
+        item = gguf.GGUFValueType.get_type(value[0]) if isinstance(value, list) else None
+        writer.kv_data[0][key] = gguf.GGUFValue(value, kind_of, item)
     for name, parameter in peer.named_parameters():
         parameter.data.add_(torch.randn_like(parameter) * 0.05)
         own = kind if parameter.dim() == 2 else Kind.F32
@@ -153,7 +156,7 @@ FAULTS = {
     "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-3000]), "cannot be read as GGUF"),
     "another family": (
         lambda p: p.write_bytes(p.read_bytes().replace(b"llama", b"mamba", 1)),
-        "type 'mamba' .* only a plain 'llama'",
+        "type 'mamba'; only a plain 'llama'",
     ),
     "a weight of another name": (
         lambda p: p.write_bytes(p.read_bytes().replace(b"blk.2.attn_q", b"blk.7.attn_q", 1)),
@@ -172,17 +175,172 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path, break_it, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_scaled_rope_is_refused(tmp_path):
-    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, llama__rope__scaling__type="yarn")
-    with pytest.raises(InputError, match=r"RoPE scaled as 'yarn'.*safetensors"):
+LINEAR = {
+    "by type and factor": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+    "by its factor": {"llama.rope.scaling.factor": 4.0},
+    "by its old name": {"llama.rope.scale_linear": 4.0},
+}
+
+
+@pytest.mark.parametrize("settings", LINEAR.values(), ids=LINEAR)
+def test_a_linear_rope_is_scaled(settings, tmp_path):
+    peer = write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **settings)
+    linear = {"rope_type": "linear", "factor": 4.0, "rope_theta": WIDE.rope_theta}
+    config = peer_config(WIDE, "llama")
+    config.rope_parameters = linear
+    scaled = LlamaForCausalLM(config).eval()
+    scaled.load_state_dict(peer.state_dict())
+    tokens = random_tokens(WIDE, 2, 33)
+    model, _ = load_pretrained(tmp_path / "m.gguf")
+    torch.testing.assert_close(model(tokens), scaled(tokens).logits, rtol=0, atol=1e-5)
+    assert (model(tokens) - peer(tokens).logits).abs().max() > 1e-2
+
+
+NEUTRAL = {
+    "llama.rope.scaling.type": "none",
+    "llama.rope.scaling.factor": 1.0,
+    "llama.rope.scaling.attn_factor": 1.0,
+    "llama.rope.scaling.original_context_length": 64,
+    "llama.rope.scaling.finetuned": True,
+    "llama.attention.causal": True,
+    "llama.attention.key_length": 8,
+    "llama.attention.value_length": 8,
+    "llama.rope.dimension_count": 8,
+    "llama.attention.sliding_window": 0,
+    "llama.expert_count": 0,
+    "llama.vocab_size": 300,
+    "llama.tensor_data_layout": "Meta AI original pth",
+    "general.type": "model",
+    "general.name": "mine",
+    "split.count": 0,
+    "quantize.imatrix.file": "x.dat",
+    "tokenizer.ggml.add_space_prefix": True,
+    "tokenizer.ggml.fim_pre_token_id": 3,
+}
+OTHERS = {
+    "general.architecture": "mamba",
+    "general.type": "adapter",
+    "split.count": 2,
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.attn_factor": 2.0,
+    "llama.rope.dimension_count": 4,
+    "llama.attention.key_length": 4,
+    "llama.attention.value_length": 4,
+    "llama.attention.causal": False,
+    "llama.attention.head_count": 8,
+    "llama.attention.head_count_kv": 4,
+    "llama.attention.layer_norm_rms_epsilon": 0.0,
+    "llama.block_count": 2,
+    "llama.embedding_length": 32,
+    "llama.feed_forward_length": 64,
+    "llama.context_length": 0,
+    "llama.rope.freq_base": 0.0,
+    "tokenizer.ggml.tokens": ["a"] * 301,
+}
+
+
+def all_keys() -> set[str]:
+    """All that the library knows for a language model, and those of old files."""
+    groups = (gguf.Keys.General, gguf.Keys.LLM, gguf.Keys.Attention, gguf.Keys.Rope)
+    groups += (gguf.Keys.Split, gguf.Keys.Tokenizer, gguf.Keys.Adapter)
+    names = [value for group in groups for key, value in vars(group).items() if key.isupper()]
+    return {
+        name.format(arch="llama", id=0, dense="d", name="x") for name in names if "bid" not in name
+    }
+
+
+SIZES = {"embedding_length": 64, "attention.head_count": 8, "attention.key_length": 8}
+
+
+@pytest.mark.parametrize("name", sorted(all_keys() | NEUTRAL.keys()))
+def test_every_key_is_read_or_refused_or_warned_of_or_a_note_on_the_file(name):
+    space, _, own = name.partition(".")
+    if space == "tokenizer":  # what no Llama's vocabulary has is warned of
+        odd = name.startswith("tokenizer.ggml.") and not gguf_file._is_known(name.split(".", 2)[2])
+        assert odd == (name == "tokenizer.ggml.add_sep_token")
+    elif space != "llama":
+        assert space in ("general", "split", "quantize", "adapter")
+    elif own in gguf_file.READ or own in gguf_file.IDLE:
+        gguf_file._check_settings("x", {own: 3, **SIZES})
+    else:
+        with pytest.raises(InputError, match=f"x has {name} = 3, which is not computed"):
+            gguf_file._check_settings("x", SIZES | {own: 3})
+        gguf_file._check_settings("x", SIZES | {own: NEUTRAL.get(name, False)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_neutral_settings_change_nothing(tmp_path):
+    peer = write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **NEUTRAL)
+    model, _ = load_pretrained(tmp_path / "m.gguf")
+    tokens = random_tokens(WIDE, 2, 9)
+    torch.testing.assert_close(model(tokens), peer(tokens).logits, rtol=0, atol=1e-5)
+    assert model.config.rope_scaling is None
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_setting_that_is_not_computed_is_refused_by_its_name(name, tmp_path):
+    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **{name: OTHERS[name]})
+    with pytest.raises(InputError) as error:
         load_pretrained(tmp_path / "m.gguf")
+    assert "\n" not in str(error.value)
 
 
-def test_another_vocabulary_stays_behind_and_the_model_is_read(tmp_path):
+def test_another_vocabulary_stays_behind_with_a_warning_and_the_model_is_read(tmp_path):
     path = tmp_path / "m.gguf"
     write_gguf(path, WIDE, Kind.F32)
     path.write_bytes(path.read_bytes().replace(b"smollm", b"bloom!", 1))
-    assert load_pretrained(path)[1].tokenizer == {}
+    with pytest.warns(UserWarning, match=r"type 'bloom!' \(tokenizer.ggml.model and .pre\)"):
+        assert load_pretrained(path)[1].tokenizer == {}
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.from_str(load_pretrained(path)[1].tokenizer["tokenizer.json"].decode())
+
+
+def test_a_users_token_is_one_token_in_any_text_and_stays_in_it(tmp_path):
+    backend = vocabulary(WIDE)
+    kinds = [gguf.TokenType.NORMAL] * WIDE.vocab_size
+    tokens = [backend.id_to_token(i) or f"<unused{i}>" for i in range(WIDE.vocab_size)]
+    tokens[-2:], kinds[-2:] = ["<think>", "<tool>"], [gguf.TokenType.USER_DEFINED] * 2
+    path = tmp_path / "m.gguf"
+    lists = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": list(map(int, kinds))}
+    write_gguf(path, WIDE, Kind.F32, **lists)
+    tokenizer = read_tokenizer(path)
+    ids = tokenizer.encode("a<think> fox<tool>").ids
+    assert ids.count(WIDE.vocab_size - 2) == 1 and ids[-1] == WIDE.vocab_size - 1
+    assert tokenizer.decode(ids) == "a<think> fox<tool>"
+
+
+@pytest.mark.parametrize("bos", [None, False, True])
+@pytest.mark.parametrize("eos", [None, False, True])
+def test_texts_begin_and_end_as_the_file_says(bos, eos, tmp_path):
+    more = {
+        f"tokenizer.ggml.add_{k}_token": v for k, v in (("bos", bos), ("eos", eos)) if v is not None
+    }
+    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **{"tokenizer.ggml.bos_token_id": 1}, **more)
+    plain = vocabulary(WIDE).encode("17 quick foxes").ids
+    want = [1] * bool(bos) + plain + [0] * bool(eos)
+    assert read_tokenizer(tmp_path / "m.gguf").encode("17 quick foxes").ids == want
+    _, text = load_pretrained(tmp_path / "m.gguf")
+    for name, content in text.tokenizer.items():
+        (tmp_path / name).write_bytes(content)
+    again = AutoTokenizer.from_pretrained(tmp_path, model_type="llama")
+    assert again("17 quick foxes")["input_ids"] == want
+
+
+def test_a_turns_end_is_an_end_too(tmp_path):
+    ends = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 0}
+    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **ends)
+    assert load_pretrained(tmp_path / "m.gguf")[1].eos_ids == (0, 5)
+
+
+def test_a_setting_of_the_vocabulary_that_nothing_reads_is_named(tmp_path):
+    write_gguf(tmp_path / "m.gguf", WIDE, Kind.F32, **{"tokenizer.ggml.add_sep_token": True})
+    with pytest.warns(UserWarning, match=r"sets tokenizer.ggml.add_sep_token: nothing"):
+        load_pretrained(tmp_path / "m.gguf")
 
 
 @pytest.mark.skipif(

@@ -181,7 +181,7 @@ FAULTS = {
     ),
     "yarn": (
         lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="yarn")),
-        "RoPE is scaled as 'yarn'; supported are none and 'llama3'",
+        "RoPE is scaled as 'yarn'; supported are 'default', 'linear', 'llama3'",
     ),
     "llama3 without its numbers": (
         lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="llama3")),
