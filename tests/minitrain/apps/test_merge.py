@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minitrain.commands.merge import write_merged
+from minitrain.apps.merge import write_merged
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.peft_files import CONFIG, WEIGHTS, save_adapter
