@@ -2,8 +2,8 @@
 
 A prompt is read and not learned: its targets are -100. Of a chat the assistant's turns are learned,
 with what the model's own template ends each of them by. {"text": …} is learned whole, and so is a
-text file, a folder, or a domain of the corpus. What is learned and what is read are encoded apart,
-so that no token lies across the border.
+text file, a folder, or a domain of the corpus. Each example is encoded as one text, as inference
+meets it, and a token is learned if any of its characters is.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from minitrain.apps.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
 from minitrain.apps.finetune.options import FinetuneOptions
@@ -52,15 +54,16 @@ class Encoder:
         self.backend.no_padding()
         self.backend.no_truncation()
         self.chat = ChatTemplate.of(files.tokenizer)
-        self.first = [] if files.bos_id is None else [files.bos_id]
+        any_text = self.backend.encode("a")
+        own = any_text.sequence_ids  # None of what is put around every text
+        self.first = any_text.ids[: own.index(0)] if 0 in own else []
+        self.backend.post_processor = processors.ByteLevel(trim_offsets=False)  # spaces count
         if files.eos_ids:
             self.end = files.eos_ids[0]
         elif files.bos_id is not None:
             self.end = files.bos_id
         else:
             raise InputError("the model's config.json names no eos_token_id: add it there")
-        if self.first == [self.end]:
-            self.first = []  # packing begins every document with it
 
     def encode(self, text: str) -> list[int]:
         return self.backend.encode(text, add_special_tokens=False).ids
@@ -68,36 +71,40 @@ class Encoder:
     def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
         """Tokens, and for each whether it is learned."""
         if isinstance(example, Chat):
-            begin, parts = [], self.turns(example)  # a template writes how a text begins
+            first, pieces = [], self.pieces(example)  # a template writes how a text begins
         else:
-            begin, parts = self.first, [(example.prompt, 0), (example.completion, 1)]
-        tokens, learned = [*begin], [0] * len(begin)
-        for text, flag in parts:
-            ids = self.encode(text) if text else []
-            tokens += ids
-            learned += [flag] * len(ids)
-        return tokens, learned
+            first, pieces = self.first, [example.prompt, example.completion]
+        characters = b"".join(bytes([place % 2]) * len(piece) for place, piece in enumerate(pieces))
+        text = self.backend.encode("".join(pieces), add_special_tokens=False)
+        learned = [int(1 in characters[begin:end]) for begin, end in text.offsets]
+        return [*first, *text.ids], [0] * len(first) + learned
 
-    def turns(self, chat: Chat) -> list[tuple[str, int]]:
-        """The rendered conversation in pieces, 1 for what the assistant says, else 0."""
+    def pieces(self, chat: Chat) -> list[str]:
+        """The rendered conversation, cut so that every second piece is learned."""
         if self.chat is None:
             raise InputError(
                 'the text has chats, {"messages": …}, and this model has no chat template: use a '
                 'model that was trained to chat, or lines {"prompt": …, "completion": …}'
             )
-        whole, pieces, end = self.chat.render(chat.messages, answer=False), [], 0
+        marked = self.chat.pieces(chat.messages, chat.given)
+        return self.turns(chat) if marked is None else marked
+
+    def turns(self, chat: Chat) -> list[str]:
+        """Cut where the assistant is asked to speak, and where it has spoken."""
+        render = partial(self.chat.render, given=chat.given)
+        whole, pieces, end = render(chat.messages, answer=False), [], 0
         for place, message in enumerate(chat.messages):
             if message["role"] == ASSISTANT:
-                asked = self.chat.render(chat.messages[:place])
-                said = self.chat.render(chat.messages[: place + 1], answer=False)
+                asked = render(chat.messages[:place])
+                said = render(chat.messages[: place + 1], answer=False)
                 if not (said.startswith(asked) and whole.startswith(said)):
                     raise InputError(
                         "the model's chat template writes a turn otherwise once others follow it: "
                         'give each turn as a line of its own, {"prompt": …, "completion": …}'
                     )
-                pieces += [(whole[end : len(asked)], 0), (whole[len(asked) : len(said)], 1)]
+                pieces += [whole[end : len(asked)], whole[len(asked) : len(said)]]
                 end = len(said)
-        return [*pieces, (whole[end:], 0)]
+        return [*pieces, whole[end:]]
 
 
 def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
@@ -147,12 +154,21 @@ def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
 
 
 def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
-    """Packed as every text is; the learned flags are packed the same way, and mask the targets."""
+    """Packed as every text is; the learned flags are packed the same way, and mask the targets.
+
+    An example that begins with what is read begins with that: packing puts the end token before
+    each document, where inference has none, and it stays only before text that is learned whole.
+    """
     encoded = [encoder.encoded(example) for example in examples]
-    tokens, flags = ([pair[part] for pair in encoded] for part in (0, 1))
+    read = [learned[:1] == [0] for _, learned in encoded]
+    tokens, flags = ([each[i][r:] for each, r in zip(encoded, read)] for i in (0, 1))
     fits = max(map(len, tokens)) < length  # one place is the end token's
     laid = pack if fits else pack_stream
     packed, learned = laid(tokens, length, encoder.end), laid(flags, length, 1)
+    owners, begins = np.unique(packed.documents, return_index=True)
+    for owner, begin in zip(owners, begins):
+        if owner >= 0 and read[owner]:
+            packed.tokens.view(-1)[begin] = encoded[owner][0][0]
     targets = torch.where(learned.targets == 1, packed.targets, IGNORED)
     rows = Packed(packed.tokens, targets, packed.documents)
     return rows[rows.valid.any(dim=1)]  # a row of nothing but a long prompt teaches nothing

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minitrain.finetuning.many.rows import AdapterBank
     from minitrain.model.transformer import Transformer
 
-NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic", "jinja2")
+NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
 BLOCK = 16
 KEY_VARIABLE = "MINITRAIN_API_KEY"
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 RETRY_SECONDS = 1
+MEMBER = "<"  # begins the name of a union's member, which is no part of a field's path
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -52,12 +53,15 @@ def of_validation(error: ValidationError, not_here: Container[str] = ()) -> Refu
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"the body is not JSON: {first['msg']}")
-    place = ".".join(str(step) for step in first["loc"])
     if not first["loc"]:
         return Refused(400, "the body is JSON, and must be an object with fields")
-    field = str(first["loc"][0])
-    if field in not_here:
-        return Refused(400, f"{field} is not supported by this server: leave it out", field)
+    head, *steps = map(str, first["loc"])
+    path = [head, *(step for step in steps if not step.startswith(MEMBER))]
+    for length, field in enumerate(path, 1):
+        if field in not_here:
+            place = ".".join(path[:length])
+            return Refused(400, f"{place} is not supported by this server: leave it out", place)
+    place = ".".join(path)
     words = {
         "extra_forbidden": "is not a parameter that this server knows: leave it out",
         "missing": "is missing",

@@ -1,7 +1,7 @@
 """What clients may ask, in OpenAI's words; what is not here, or is of another type, is refused.
 
-Parameters of OpenAI's that the engine does not have may be given with the value that changes
-nothing (`best_of: 1`): a client that asks for more is told so, and not given something else.
+Parameters of OpenAI's that this server does not have may be given with a value that changes nothing
+(`store: false`); with another one they are refused, since the answer would not be as asked for.
 vLLM's top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos are here as well.
 """
 
@@ -9,17 +9,70 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from minitrain.apps.serve.errors import MEMBER
 from minitrain.inference.parameters import SamplingParameters
 
 MOST_ANSWERS, MOST_LIKELIEST, MOST_STOPS = 128, 20, 16
-NOT_HERE = {"best_of", "echo", "suffix", "logit_bias", "response_format", "tools"}
+
+
+def either(kind: Callable[[object], str | None], words: str, **members: object) -> object:
+    """A union whose member is chosen by `kind`: an error is of that one, and not of the first."""
+    tagged = tuple(Annotated[member, Tag(MEMBER + name)] for name, member in members.items())
+    message = f"Input should be {words}"
+    chosen = Discriminator(
+        lambda value: MEMBER + str(kind(value)),
+        custom_error_type="no_member",
+        custom_error_message=message,
+    )
+    return Annotated[Union[tagged], chosen]  # noqa: UP007
+
+
+def one_or_many(value: object) -> str | None:
+    return {str: "one", list: "many"}.get(type(value))
+
+
+def prompts_kind(value: object) -> str | None:
+    """Of a list, by its first member; an empty one is too short for any."""
+    if isinstance(value, list):
+        return {str: "texts", int: "tokens", list: "rows"}.get(type([*value, ""][0]))
+    return "text" if isinstance(value, str) else None
+
+
 Token = Annotated[int, Field(ge=0)]
+Tokens = Annotated[list[Token], Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1)]
+Stops = either(
+    one_or_many,
+    "a string or a list of strings",
+    one=Stop,
+    many=Annotated[list[Stop], Field(max_length=MOST_STOPS)],
+)
+Several = Field(min_length=1, max_length=MOST_ANSWERS)
+Prompt = either(
+    prompts_kind,
+    "a string, a list of strings, a list of tokens, or a list of lists of tokens",
+    text=str,
+    texts=Annotated[list[str], Several],
+    tokens=Tokens,
+    rows=Annotated[list[Tokens], Several],
+)
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+NoObject = Annotated[dict[str, Any], Field(max_length=0)] | None
+NoList = Annotated[list[Any], Field(max_length=0)] | None
 
 
 class Strict(BaseModel):
@@ -28,11 +81,50 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+class Unsupported(Strict):
+    """Parameters that may be given only with these values: the server would do nothing else."""
+
+    logit_bias: NoObject = None
+
+
+class UnsupportedInChats(Unsupported):
+    audio: None = None
+    function_call: Literal["none", "auto"] | None = None
+    functions: NoList = None
+    metadata: NoObject = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    moderation: None = None
+    parallel_tool_calls: bool | None = None  # of no tools
+    prediction: None = None
+    prompt_cache_options: dict[Literal["mode", "ttl"], Literal["implicit", "30m"]] | None = None
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    reasoning_effort: None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: Literal[False] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    tools: NoList = None
+    verbosity: Literal["medium"] | None = None
+    web_search_options: None = None
+
+
+class UnsupportedInMessages(Strict):
+    """Fields of a message; OpenAI's client sends them back as null with every answer."""
+
+    annotations: NoList = None
+    audio: None = None
+    function_call: None = None
+    parsed: None = None
+    refusal: None = None
+    tool_calls: NoList = None
+
+
 class StreamOptions(Strict):
-    include_usage: bool = False
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
-class Asked(Strict):
+class Asked(Unsupported):
     """What completions and chats have in common."""
 
     model: str
@@ -46,13 +138,12 @@ class Asked(Strict):
     frequency_penalty: Penalty | None = None
     n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stops | None = None
     stop_token_ids: list[Token] | None = None
     ignore_eos: bool = False
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     @property
     @abstractmethod
@@ -65,7 +156,7 @@ class Asked(Strict):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def parameters(self, new_tokens: int, ends: tuple[int, ...]) -> list[SamplingParameters]:
         """Of each of the n answers: with seed s, answer i is that of seed s + i alone."""
@@ -91,19 +182,19 @@ class Asked(Strict):
 
 
 class AskedCompletion(Asked):
-    prompt: (
-        str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_ANSWERS)]
-        | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[
-            list[Annotated[list[Token], Field(min_length=1)]],
-            Field(min_length=1, max_length=MOST_ANSWERS),
-        ]
-    )
+    prompt: Prompt
     logprobs: int | None = Field(None, ge=0, le=MOST_LIKELIEST)
-    best_of: Literal[1] | None = None
+    best_of: int | None = None
     echo: Literal[False] | None = None
     suffix: Literal[""] | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _best_of_all(cls, best_of: int | None, known: ValidationInfo) -> int | None:
+        """As many as are asked for: all of them are the best."""
+        if best_of not in (None, known.data.get("n") or 1):
+            raise PydanticCustomError("best_of", "Input should be n")
+        return best_of
 
     @property
     def likeliest(self) -> int | None:
@@ -120,28 +211,48 @@ class AskedCompletion(Asked):
 class Part(Strict):
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: None = None
 
 
-class ChatMessage(Strict):
+class ChatMessage(UnsupportedInMessages):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: (
+        either(one_or_many, "a string or a list of text parts", one=str, many=list[Part]) | None
+    ) = Field(None, validate_default=True)
     name: str | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _null_of_the_assistant(
+        cls, content: str | list[Part] | None, known: ValidationInfo
+    ) -> str | list[Part]:
+        if content is None and known.data.get("role") != "assistant":
+            raise PydanticKnownError("missing")
+        return content or ""
 
     @property
     def plain(self) -> dict[str, str]:
         """Templates know OpenAI's newer "developer" by its older name."""
         parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(parts)}
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": role, "content": "".join(parts), **named}
 
 
-class AskedChat(Asked):
+class AskedChat(Asked, UnsupportedInChats):
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LIKELIEST)
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    prompt_cache_key: str | None = None  # as `user`, whose heirs they are
+    safety_identifier: str | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _with_logprobs(cls, most: int | None, known: ValidationInfo) -> int | None:
+        if most and not known.data.get("logprobs"):
+            raise PydanticCustomError("alone", "Input should come with logprobs: true")
+        return most
 
     @property
     def likeliest(self) -> int | None:
@@ -149,4 +260,11 @@ class AskedChat(Asked):
 
     @property
     def most(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        return min(filter(None, (self.max_completion_tokens, self.max_tokens)), default=None)
+
+
+NOT_HERE = {
+    *UnsupportedInChats.model_fields,
+    *UnsupportedInMessages.model_fields,
+    *("best_of", "echo", "suffix", "include_obfuscation", "prompt_cache_breakpoint"),
+}

@@ -13,6 +13,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from minitrain.apps.finetune.jsonl import Example
 from minitrain.apps.finetune.options import METHODS, FinetuneOptions, Job, stored_job
 from minitrain.apps.finetune.run import run
 from minitrain.apps.finetune.text import Encoder, make_texts, read_jsonl, rows_of
@@ -169,10 +170,11 @@ def test_a_prompt_is_read_and_not_learned():
     example = read_jsonl(Path("data.jsonl"))[7]
     rows = rows_of([example], encoder, 48)
     prompt, completion = encoder.encode(example.prompt), encoder.encode(example.completion)
-    want = [-100] * len(prompt) + completion + [encoder.end]
+    assert prompt + completion == encoder.encode(example.prompt + example.completion)
+    want = [-100] * (len(prompt) - 1) + completion + [encoder.end]
     want += [-100] * (48 - len(want))
     assert rows.targets[0].tolist() == want
-    assert rows.tokens[0].tolist()[: 1 + len(prompt)] == [encoder.end, *prompt]
+    assert rows.tokens[0].tolist()[: len(prompt)] == prompt
     unmasked = rows_of([replace(example, prompt="", completion=example.prompt)], encoder, 48)
     assert unmasked.targets[0].tolist()[: len(prompt)] == prompt
 
@@ -218,10 +220,10 @@ def test_a_template_that_forgets_earlier_turns_is_refused():
         encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
 
 
-def test_another_begin_token_is_read_and_not_learned():
+def test_a_begin_token_of_the_configuration_alone_is_not_put_before_texts():
+    """Only what the tokenizer puts there: at inference there is nothing else, either."""
     encoder = Encoder(replace(load_pretrained("base")[1], bos_id=5))
-    rows = rows_of([replace(read_jsonl(Path("data.jsonl"))[0], prompt="")], encoder, 48)
-    assert rows.tokens[0, 1] == 5 and rows.targets[0, 0] == -100 and rows.targets[0, 1] >= 0
+    assert encoder.encoded(Example("a", "b"))[0] == encoder.backend.encode("ab").ids
 
 
 def test_held_out_examples_are_not_learned():
@@ -277,6 +279,10 @@ def test_a_run_stores_what_it_was_asked(tmp_path):
         ("--model base --data odd.jsonl", "line 1 of odd.jsonl has a, b"),
         ("--model base --data chat.jsonl", "no chat template"),
         ("--model base --data silent.jsonl", "line 1 of silent.jsonl has no chat"),
+        ("--model base --data half.jsonl", "line 2 of half.jsonl has '\\ud83d', half of a surrog"),
+        ("--model base --data both.jsonl", "line 1 of both.jsonl has text and messages"),
+        ("--model base --data weighed.jsonl", "a message with another weight than 1"),
+        ("--model base --data tools.jsonl", "line 1 of tools.jsonl has tools that are not a list"),
         ("--model base --data empty.jsonl", "is empty"),
         ("--model base --data one.jsonl", "give two or more"),
         ("--model mute --data sea", "has no tokenizer.json"),
@@ -289,6 +295,11 @@ def test_one_sentence_for_what_cannot_be(words, answer):
     Path("chat.jsonl").write_text(f"{json.dumps(CHAT)}\n" * 30)
     Path("silent.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}')
     Path("one.jsonl").write_text(json.dumps(EXAMPLES[0]))
+    Path("half.jsonl").write_text('{"text": "a"}\n{"text": "\\ud83d"}')
+    Path("both.jsonl").write_text(json.dumps({**CHAT, "text": "a"}))
+    Path("tools.jsonl").write_text(json.dumps({**CHAT, "tools": "[]"}))
+    weighed = [{"role": "assistant", "content": "a", "weight": 0}]
+    Path("weighed.jsonl").write_text(json.dumps({"messages": weighed}))
     shutil.copytree("base", "mute", ignore=lambda *_: ["tokenizer.json"])
     length = [] if "--length" in words or "--resume" in words else ["--length", "48"]
     result = minitrain("finetune", *words.split(), *length, "--device", "cpu")

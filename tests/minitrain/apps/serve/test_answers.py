@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
+from minitrain.apps.serve.schemas import AskedChat
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 
@@ -107,6 +109,115 @@ def test_a_chat_is_its_template_completed(running):
     assert chunks[0].choices[0].delta.role == "assistant"
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert whole.choices[0].message.content == streamed == said.text
+
+
+NEUTRAL = {
+    "audio": [None],
+    "function_call": ["none", "auto"],
+    "functions": [[]],
+    "logit_bias": [{}, None],
+    "logprobs": [False, None],
+    "max_completion_tokens": [None, 20],
+    "metadata": [None, {}],
+    "modalities": [["text"], None],
+    "moderation": [None],
+    "n": [1, None],
+    "parallel_tool_calls": [True, False],
+    "prediction": [None],
+    "prompt_cache_key": ["a", None],
+    "prompt_cache_options": [None, {"mode": "implicit", "ttl": "30m"}],
+    "prompt_cache_retention": ["in_memory", None],
+    "reasoning_effort": [None],
+    "response_format": [{"type": "text"}],
+    "safety_identifier": ["a", None],
+    "service_tier": ["auto", "default", None],
+    "stop": [None, []],
+    "store": [False, None],
+    "stream": [False, None],
+    "stream_options": [None],
+    "tool_choice": ["none", "auto"],
+    "tools": [[]],
+    "top_logprobs": [None, 0],
+    "user": ["a"],
+    "verbosity": ["medium", None],
+    "web_search_options": [None],
+}
+
+
+def test_a_value_that_changes_nothing_is_taken(running):
+    """Of every parameter that OpenAI's client documents."""
+    create = running.client.chat.completions.create
+    asked = {**ASKED, "messages": [{"role": "user", "content": "a"}]}
+    said = create(**asked).choices[0].message
+    sampling = {"temperature", "top_p", "seed", "frequency_penalty", "presence_penalty"}
+    documented = CompletionCreateParamsBase.__annotations__.keys() | {"stream"}
+    assert documented - sampling - {"model", "messages", "max_tokens"} == set(NEUTRAL)
+    for name, values in NEUTRAL.items():
+        for value in values:
+            body = {**asked["extra_body"], name: value}  # a null is sent so, too
+            assert create(**{**asked, "extra_body": body}).choices[0].message == said, name
+
+
+def test_both_limits_hold(running):
+    create = running.client.chat.completions.create
+    asked = {**ASKED, "messages": [{"role": "user", "content": "a"}]}
+    for limits in ({"max_tokens": 3, "max_completion_tokens": 9}, {"max_completion_tokens": 3}):
+        asked.pop("max_tokens", None)
+        assert create(**asked, **limits).usage.completion_tokens == 3
+
+
+def test_all_of_n_are_the_best_of_n(running):
+    create = running.client.completions.create
+    one, other = (create(prompt=PROMPT, n=2, **more, **ASKED) for more in ({}, {"best_of": 2}))
+    assert [c.text for c in one.choices] == [c.text for c in other.choices]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda message: message,
+        lambda message: message.model_dump(),
+        lambda message: message.model_dump(exclude_unset=True),
+        lambda message: {"role": "assistant", "content": message.content, "parsed": None},
+        lambda message: {**message.model_dump(), "annotations": [], "tool_calls": []},
+        lambda message: {
+            **message.model_dump(),
+            "content": [{"type": "text", "text": message.content}],
+        },
+    ],
+)
+def test_ten_turns_of_openais_client(running, kept):
+    """Each answer goes back as the client holds it, and is read as what was said."""
+    messages, plain = [], []
+    for turn in range(10):
+        messages += [{"role": "user", "content": f"{turn}"}]
+        plain += [f"user: {turn}\n"]
+        create = running.client.chat.completions.create
+        told = create(messages=messages, **{**ASKED, "max_tokens": 4})
+        language = running.served.language
+        prompt = "".join([*plain, "assistant:"])
+        tokens = language.tokenizer.encode(prompt, add_special_tokens=False).ids
+        assert told.usage.prompt_tokens == len(tokens)
+        messages += [kept(told.choices[0].message)]
+        plain += [f"assistant: {told.choices[0].message.content}\n"]
+
+
+def test_nothing_said_is_an_empty_message(running):
+    """As OpenAI's `content: null`; a name goes to the template."""
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "a", "name": "Rosa"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]},
+    ]
+    asked = AskedChat.model_validate({"model": "small", "messages": messages})
+    assert [message.plain for message in asked.messages] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a", "name": "Rosa"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "bc"},
+    ]
+    assert running.client.chat.completions.create(messages=messages, **ASKED).choices
 
 
 def test_a_chat_without_a_length_goes_to_the_end_of_what_fits(running):

@@ -98,19 +98,110 @@ def test_a_chats_field_too(running, field, value):
 
 
 @pytest.mark.parametrize(
-    "body, path, field, value",
+    "field, value, words",
     [
-        (FINE, "completions", "best_of", 3),
-        (FINE, "completions", "echo", True),
-        (FINE, "completions", "suffix", "the end"),
-        (FINE, "completions", "logit_bias", {"5": 1}),
-        (CHAT, "chat/completions", "response_format", {"type": "json_object"}),
-        (CHAT, "chat/completions", "tools", [{"type": "function"}]),
+        ("content", [{"type": "image_url"}], "content.0.type is wrong: Input should be 'text'"),
+        ("content", [{"type": "text"}], "content.0.text is missing"),
+        (
+            "content",
+            [{"type": "text", "text": "a"}, 5],
+            "content.1 is wrong: Input should be an obj",
+        ),
+        ("content", 5, "content is wrong: Input should be a string or a list of text parts"),
+        ("content", None, "content is missing"),
+        (
+            "prompt",
+            {"a": 1},
+            "prompt is wrong: Input should be a string, a list of strings, a list",
+        ),
+        (
+            "prompt",
+            [1.5],
+            "prompt is wrong: Input should be a string, a list of strings, a list of",
+        ),
+        (
+            "prompt",
+            [True],
+            "prompt is wrong: Input should be a string, a list of strings, a list of",
+        ),
+        ("prompt", ["a", 5], "prompt.1 is wrong: Input should be a valid string"),
+        ("prompt", [5, "a"], "prompt.1 is wrong: Input should be a valid integer"),
+        ("prompt", [-1], "prompt.0 is wrong: Input should be greater than or equal to 0"),
+        ("prompt", [[5], ["a"]], "prompt.1.0 is wrong: Input should be a valid integer"),
+        ("prompt", [[]], "prompt.0 is wrong: List should have at least 1 item"),
+        ("prompt", [], "prompt is wrong: List should have at least 1 item"),
+        ("stop", "", "stop is wrong: String should have at least 1 character"),
+        ("stop", ["a", ""], "stop.1 is wrong: String should have at least 1 character"),
+        ("stop", ["a"] * 17, "stop is wrong: List should have at most 16 items"),
+        ("stop", 5, "stop is wrong: Input should be a string or a list of strings"),
+        ("<stop", 5, "<stop is not a parameter that this server knows"),
     ],
 )
-def test_what_openai_has_and_this_server_has_not(running, body, path, field, value):
-    reply = post(running, body | {field: value}, path)
+def test_of_a_union_the_member_that_is_meant_is_named(running, field, value, words):
+    if field == "content":
+        body, path = CHAT | {"messages": [{"role": "user", "content": value}]}, "chat/completions"
+        return refused(post(running, body, path), 400, f"messages.0.{words}", "messages.0.content")
+    return refused(post(running, FINE | {field: value}), 400, words, field)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("best_of", 3), ("echo", True), ("suffix", "the end"), ("logit_bias", {"5": 1})],
+)
+def test_what_openai_has_and_this_server_has_not(running, field, value):
+    reply = post(running, FINE | {field: value})
     refused(reply, 400, f"{field} is not supported by this server: leave it out", field)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("audio", {"voice": "alloy", "format": "wav"}),
+        ("function_call", {"name": "f"}),
+        ("functions", [{"name": "f"}]),
+        ("logit_bias", {"5": 1}),
+        ("metadata", {"a": "b"}),
+        ("modalities", ["text", "audio"]),
+        ("moderation", {"model": "m"}),
+        ("prediction", {"type": "content", "content": "a"}),
+        ("prompt_cache_options", {"mode": "explicit"}),
+        ("prompt_cache_retention", "24h"),
+        ("reasoning_effort", "low"),
+        ("response_format", {"type": "json_object"}),
+        ("service_tier", "flex"),
+        ("store", True),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+        ("tools", [{"type": "function"}]),
+        ("verbosity", "low"),
+        ("web_search_options", {}),
+    ],
+)
+def test_what_chats_have_and_this_server_has_not(running, field, value):
+    reply = post(running, CHAT | {field: value}, "chat/completions")
+    refused(reply, 400, f"{field} is not supported by this server: leave it out", field)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("refusal", "I will not."),
+        ("tool_calls", [{"id": "a", "type": "function"}]),
+        ("function_call", {"name": "f", "arguments": "{}"}),
+        ("audio", {"id": "a"}),
+        ("annotations", [{"type": "url_citation"}]),
+    ],
+)
+def test_a_messages_field_that_cannot_be_read_is_named(running, field, value):
+    message = {"role": "assistant", "content": "a", field: value}
+    reply = post(running, CHAT | {"messages": [message]}, "chat/completions")
+    place = f"messages.0.{field}"
+    refused(reply, 400, f"{place} is not supported by this server: leave it out", place)
+
+
+def test_likeliest_tokens_are_not_asked_for_alone(running):
+    reply = post(running, CHAT | {"top_logprobs": 3}, "chat/completions")
+    refused(reply, 400, "top_logprobs is wrong: Input should come with logprobs", "top_logprobs")
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"1e999"])
