@@ -30,17 +30,13 @@ from minitrain.model.hub.weights import hub_name
 NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
 UNREAD = (  # settings that change what is computed, none of which is done here
     "alora_invocation_tokens",
-    "alpha_pattern",
     "arrow_config",
     "bias",
     "corda_config",
-    "fan_in_fan_out",
     "kasa_config",
     "layer_replication",
     "lora_bias",
-    "modules_to_save",
     "monteclora_config",
-    "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
     "use_bdlora",
@@ -51,12 +47,16 @@ ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it
 
 
 def to_peft(
-    method: Method, targets: list[str], inputs: list[str], model: ModelConfig | None
+    method: Method,
+    targets: list[str],
+    inputs: list[str],
+    whole: list[str],
+    model: ModelConfig | None,
 ) -> dict[str, Any]:
-    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales. PiSSA is
-    written as the LoRA of rank 2R that it is."""
+    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales, `whole` of
+    modules that are saved whole. PiSSA is written as the LoRA of rank 2R that it is."""
     common = {"task_type": "CAUSAL_LM", "inference_mode": True, "base_model_name_or_path": None}
-    common |= {"modules_to_save": None, "revision": None, "auto_mapping": None}
+    common |= {"modules_to_save": whole or None, "revision": None, "auto_mapping": None}
     if isinstance(method, LoRAMethod):
         rank = 2 * method.rank if method.pissa else method.rank
         return common | {
@@ -70,6 +70,8 @@ def to_peft(
             "bias": "none",
             "fan_in_fan_out": False,
             "init_lora_weights": True,
+            "rank_pattern": {},  # those of `save_adapter`, by the layers' paths
+            "alpha_pattern": {},
         }
     if isinstance(method, IA3Method):
         return common | {
@@ -107,8 +109,11 @@ def _soft(method: PrefixMethod | PromptMethod, model: ModelConfig) -> dict[str, 
     return {"peft_type": "PREFIX_TUNING", "prefix_projection": False, **shared, **own}
 
 
-def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Method:
-    """The method that a file means, for our layers `targets`; InputError where there is none."""
+def from_peft(
+    raw: dict[str, Any], targets: tuple[str, ...], where: str, whole: tuple[str, ...] = ()
+) -> Method:
+    """The method that a file means, for our layers `targets` and, beside it, whole modules of ours;
+    InputError where there is none."""
     asked = [name for name in UNREAD if raw.get(name) not in NEUTRAL]
     if asked:
         raise InputError(
@@ -117,20 +122,21 @@ def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Meth
         )
     kind = raw.get("peft_type")
     if kind == "LORA":
-        return _lora(raw, targets, where)
+        return _lora(raw, targets, where, whole)
     if kind == "IA3":
         inputs = raw.get("feedforward_modules") or ()
         if isinstance(inputs, str):
             raise InputError(f"{where} names feedforward_modules by a pattern: use a list of names")
         ends = tuple(f".{name}" for name in inputs)
         own = [t for t in targets if f".{hub_name(t)}".endswith(ends)] if ends else []
-        return IA3Method(targets, tuple(own))
+        return IA3Method(targets, tuple(own), modules_to_save=whole)
     if kind == "LN_TUNING":
-        return NormMethod(targets)
+        return NormMethod(targets, modules_to_save=whole)
     if kind in ("HOULSBY", "PARALLEL"):
-        return BottleneckMethod(raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"])
+        settings = raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"]
+        return BottleneckMethod(*settings, modules_to_save=whole)
     if kind == "BITFIT":
-        return BitFitMethod(targets)
+        return BitFitMethod(targets, modules_to_save=whole)
     if kind == "PREFIX_TUNING":
         return PrefixMethod(raw["num_virtual_tokens"])
     if kind == "PROMPT_TUNING":
@@ -141,7 +147,9 @@ def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Meth
     )
 
 
-def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMethod:
+def _lora(
+    raw: dict[str, Any], targets: tuple[str, ...], where: str, whole: tuple[str, ...]
+) -> LoRAMethod:
     start = raw.get("init_lora_weights", True)
     if start not in ON_THE_BASE:
         raise InputError(
@@ -155,4 +163,7 @@ def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMeth
         dropout=raw.get("lora_dropout", 0.0),
         rslora=raw.get("use_rslora", False),
         dora=raw.get("use_dora", False),
+        rank_pattern=raw.get("rank_pattern") or {},
+        alpha_pattern=raw.get("alpha_pattern") or {},
+        modules_to_save=whole,
     )

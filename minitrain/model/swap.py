@@ -82,7 +82,7 @@ def _is_named(path: str, name: str, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def check_plain_linear(path: str, layer: nn.Module) -> None:
-    """InputError where a layer in its place, made of its weight and bias, computes another thing."""
+    """InputError where weight and bias are not all of what the layer computes."""
     check_called(path, layer)
     if type(layer).forward is not nn.Linear.forward:
         reason = f"is a {type(layer).__name__} with a forward of its own, which would be lost"

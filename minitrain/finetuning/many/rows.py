@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adaptation_of, find_layers
 from minitrain.finetuning.adapters.lora import LoRA
-from minitrain.finetuning.layer import LinearLike, adapted_layers, place_of
+from minitrain.finetuning.layer import adapted_layers, features, place_of
 from minitrain.finetuning.many.pool import ZERO_PAGE, Factors, PagePool
 from minitrain.finetuning.methods import ALL_LINEAR, LoRAMethod
 from minitrain.finetuning.peft_config import from_peft
-from minitrain.finetuning.peft_files import peft_paths, read_adapter
+from minitrain.finetuning.peft_files import ROOT, peft_paths, read_adapter
+from minitrain.model.swap import exchange, replace_modules
 
 
 class Rows:
@@ -101,14 +102,14 @@ class AdapterBank:
         if adaptation_of(model) is not None or any(isinstance(m, RowWise) for m in model.modules()):
             raise InputError("this model is adapted already: a bank needs it bare, unload(model)")
         layers = dict(find_layers(model, targets))
-        if odd := [path for path, layer in layers.items() if not isinstance(layer, LinearLike)]:
+        if odd := [path for path, layer in layers.items() if features(layer) is None]:
             raise InputError(f"{odd[0]} is no linear layer: give targets such as ('q', 'v')")
-        sizes = {path: (layer.in_features, layer.out_features) for path, layer in layers.items()}
+        sizes = {path: features(layer)[::-1] for path, layer in layers.items()}
         self.pool = PagePool(sizes, budget_bytes, **place_of(next(iter(layers.values()))))
-        self.model, self.current = model, None
+        self.model, self.current, self.in_use = model, None, set()
         self.paths = peft_paths(model)
-        for path, layer in layers.items():
-            model.set_submodule(path, RowWise(layer, self, path))
+        wrapped = {path: (layer, RowWise(layer, self, path)) for path, layer in layers.items()}
+        exchange(model, wrapped)
 
     def load(self, name: str, folder: str | Path) -> None:
         """An adapter in PEFT's files."""
@@ -119,6 +120,10 @@ class AdapterBank:
         self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
+        if name in self.in_use:
+            raise InputError(
+                f"adapter '{name}' is in use by rows(...): remove it when these are computed"
+            )
         self.pool.remove(name)
 
     def number(self, name: str) -> int:
@@ -138,11 +143,11 @@ class AdapterBank:
         if self.current is not None:
             raise InputError("rows(...) within rows(...): name all rows at once")
         self.pool.ensure([name for name in names if name is not None])
-        self.current = self._gather(names)
+        self.current, self.in_use = self._gather(names), set(names)
         try:
             yield
         finally:
-            self.current = None
+            self.current, self.in_use = None, set()
 
     def _gather(self, names: Sequence[str | None]) -> Rows | None:
         if not any(names):
@@ -154,8 +159,8 @@ class AdapterBank:
 
     def remove_from_model(self) -> nn.Module:
         """The bare model, as it was."""
-        for path in self.pool.a:
-            self.model.set_submodule(path, self.model.get_submodule(path).base_layer)
+        wrapped = [module for module in self.model.modules() if isinstance(module, RowWise)]
+        replace_modules(self.model, {module: module.base_layer for module in wrapped})
         return self.model
 
 
@@ -166,8 +171,11 @@ def factors_of(model: nn.Module) -> Factors:
     layers = {}
     for path, layer in adapted_layers(model).items():
         if not isinstance(layer.adapter, LoRA):
-            raise InputError(f"{path} is an embedding: a bank serves linear layers only")
-        layers[path] = tuple(factor.cpu().clone() for factor in layer.adapter.factors())
+            raise InputError(
+                f"{path} is an embedding, or learns whole: a bank serves linear layers only"
+            )
+        a, b = (factor.cpu().clone() for factor in layer.adapter.factors())
+        layers[path] = a, _of_scaling(b, layer.adapter.scaling, method.scaling)
     return Factors(layers, method.scaling)
 
 
@@ -181,11 +189,20 @@ def factors_in(folder: str | Path, paths: dict[str, str]) -> Factors:
         path, found, _ = name.partition(".lora_A.weight")
         if ".lora_embedding_" in name:
             raise InputError(f"{folder} adapts an embedding: a bank serves linear layers only")
+        if not found and not name.endswith(".lora_B.weight"):
+            raise InputError(f"{folder} holds {name} too: a bank serves LoRA of linear layers only")
         if found:
             if path not in paths:
                 raise InputError(f"{folder} is on {path}, which this model has not")
-            layers[paths[path]] = a, stored[f"{path}.lora_B.weight"]
+            own = method.at(path.removeprefix(ROOT), paths[path]).scaling
+            b = _of_scaling(stored[f"{path}.lora_B.weight"], own, method.scaling)
+            layers[paths[path]] = a, b
     return Factors(layers, method.scaling)
+
+
+def _of_scaling(b: Tensor, own: float, shared: float) -> Tensor:
+    """B of a layer with a scaling of its own, under the one that all share."""
+    return b if own == shared else b * (own / shared)
 
 
 def _check_adds(method: object, what: str) -> None:

@@ -70,7 +70,8 @@ def prepare(
 
 def convert(model: nn.Module) -> nn.Module:
     """What `prepare` made, as layers that hold few bits: the same function."""
-    prepared = {p: layer for p, layer in model.named_modules() if isinstance(layer, FakeQuantLinear)}
+    modules = model.named_modules()
+    prepared = {path: layer for path, layer in modules if isinstance(layer, FakeQuantLinear)}
     if not prepared:
         raise InputError("no layer is prepared: call prepare, train, and then convert")
     exchange(model, {path: (layer, _deployed(layer)) for path, layer in prepared.items()})

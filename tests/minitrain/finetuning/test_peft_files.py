@@ -104,8 +104,8 @@ def saved(tmp_path):
     [
         ({"bias": "all"}, "bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
-        ({"alpha_pattern": {"q_proj": 2}}, "alpha_pattern"),
+        ({"rank_pattern": {"q_proj": 2}}, "shape"),
+        ({"alpha_pattern": {"q_prog": 2}}, "q_prog"),
         ({"peft_type": "LOHA"}, "LOHA"),
         ({"init_lora_weights": "pissa"}, "changes the model under it"),
         ({"r": 4}, "shape"),
