@@ -218,8 +218,8 @@ def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> li
         hits = [path for path in hits if any(tensor.startswith(f"{path}.") for tensor in stored)]
         if not hits:
             raise InputError(
-                f"{CONFIG} names {name} in modules_to_save, and {WEIGHTS} has no tensors of a module "
-                "of this model that is called so: give the model that it was trained on"
+                f"{CONFIG} names {name} in modules_to_save, and {WEIGHTS} has no tensors of a "
+                "module of this model that is called so: give the model that it was trained on"
             )
         found += hits
     return found
