@@ -110,6 +110,9 @@ def exchange(
     model: nn.Module, layers: Mapping[str, tuple[nn.Module, nn.Module]], example: Any = None
 ) -> None:
     """`layers`: path -> the old one and the new, which `check_calls` then watches."""
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # ragged rows are for torch's own layers alone
     for old, new in layers.values():
         new.train(old.training)
     replace_modules(model, dict(layers.values()))
