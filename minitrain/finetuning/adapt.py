@@ -106,6 +106,10 @@ def _add_to_layers(
     if twice := {path for path, _ in found} & {path for path, _ in whole}:
         raise InputError(f"{min(twice)} is in targets and in modules_to_save: name it in one")
     _check_patterns(model, method)
+    if isinstance(method, IA3Method) and method.inputs != IA3Method.inputs:
+        for name in method.inputs:
+            if not any(is_target(path, name) for path, _ in found):
+                raise unknown_name("target with scaled inputs", name, method.targets)
     adapters = {path: make_adapter(layer, path, method, generator) for path, layer in found}
     adapters |= {path: TrainedModule(layer) for path, layer in whole}
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -51,8 +51,9 @@ def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) 
     whole = [path for path, adapter in layers.items() if isinstance(adapter, TrainedModule)]
     inputs = [path for path, adapter in layers.items() if getattr(adapter, "of_input", False)]
     rest = [path for path in layers if path not in whole]
-    targets = [_peft_targets(model, paths) for paths in (rest, inputs, whole)]
-    config = to_peft(method, *targets, getattr(model, "config", None))
+    targets, inputs = (_peft_targets(model, paths) for paths in (rest, inputs))
+    whole = [_peft_path(model, path).removeprefix(ROOT) for path in whole]  # PEFT compares ends
+    config = to_peft(method, targets, inputs, whole, getattr(model, "config", None))
     config |= {"base_model_name_or_path": base}
     _check_all_saved(model)
     if not isinstance(model, Transformer):
