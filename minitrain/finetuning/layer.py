@@ -11,6 +11,7 @@ Shapes: I, O features in and out.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -38,7 +39,7 @@ class Adapter(nn.Module):
 
     peft_names: dict[str, str] = {}  # noqa: RUF012
 
-    def forward(self, base: nn.Module, x: Tensor, *rest: Any) -> Tensor:
+    def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Tensor:
         raise AssertionError(f"{type(self).__name__} must say what it computes")
 
     def merged(self, base: nn.Module) -> nn.Module:
@@ -50,9 +51,10 @@ class Adapter(nn.Module):
 
 
 class Adapted(nn.Module):
-    """`base_layer` under `adapter`; both are its children, and `merged_layer` beside them is none.
+    """`base_layer` under `adapter`; both are its children, and `merged_layer` while it is merged.
 
-    base_layer's parameters are frozen: an adapter is trained alone.
+    base_layer's parameters are frozen: an adapter is trained alone. What else is asked of it, as
+    weight, bias or in_features, is the base layer's.
     """
 
     def __init__(self, base_layer: nn.Module, adapter: Adapter) -> None:
@@ -62,15 +64,38 @@ class Adapted(nn.Module):
         self.enabled = True
         self.merged_layer: nn.Module | None = None
 
-    def forward(self, x: Tensor, *rest: Any) -> Tensor:
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "base_layer" not in self.__dict__.get("_modules", ()):  # while it is being unpickled
+                raise
+            return getattr(self.base_layer, name)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Called as the base layer is; an adapter reads the first argument, also by its name."""
         if not self.enabled:
-            return self.base_layer(x, *rest)
+            return self.base_layer(*args, **named)
         if self.merged_layer is not None:
-            return self.merged_layer(x, *rest)
-        return self.adapter(self.base_layer, x, *rest)
+            return self.merged_layer(*args, **named)
+        if not args:
+            args = (named.pop(next(iter(named))),)
+        return self.adapter(self.base_layer, *args, **named)
 
     def extra_repr(self) -> str:
         return "disabled" if not self.enabled else "merged" if self.merged_layer else ""
+
+
+def features(layer: nn.Module) -> tuple[int, int] | None:
+    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others."""
+    if isinstance(layer, LinearLike):
+        return layer.out_features, layer.in_features
+    return (layer.nf, layer.nx) if is_conv1d(layer) else None
+
+
+def is_conv1d(layer: nn.Module) -> bool:
+    """That of transformers, which this package does not import."""
+    return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf") and hasattr(layer, "nx")
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
@@ -81,13 +106,18 @@ def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
 def dense_weight(layer: nn.Module) -> Tensor:
     """The matrix (O, I) that a linear layer multiplies by, in floats and without gradient."""
     weight = getattr(layer, "weight", None)
+    if isinstance(layer, nn.Linear) and type(layer).forward is not nn.Linear.forward:
+        raise InputError(
+            f"{type(layer).__name__} has a forward of its own, which may do more than multiply by "
+            "its weight: use a method that only adds, such as lora, and do not merge it"
+        )
     if isinstance(weight, Tensor) and weight.is_floating_point() and weight.ndim == 2:
-        return weight.detach()
+        return weight.detach().T if is_conv1d(layer) else weight.detach()
     if not isinstance(weight, Tensor) and callable(getattr(weight, "dequantize", None)):
         return weight.dequantize().detach()
     raise InputError(
         f"{type(layer).__name__} does not say what its matrix is: give its weight dequantize() -> "
-        f"({layer.out_features}, {layer.in_features}), or use a method that only adds, such as lora"
+        f"{features(layer)}, or use a method that only adds, such as lora"
     )
 
 
@@ -111,6 +141,21 @@ def dense_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     if bias is not None:
         linear.bias = nn.Parameter(bias, requires_grad=False)
     return linear
+
+
+def dense_like(base: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """The same, but a Conv1D for a Conv1D, so that the model is saved as others read it."""
+    if not is_conv1d(base):
+        return dense_linear(weight, bias)
+    return with_weight(base, weight.T.contiguous(), bias)
+
+
+def with_weight(base: nn.Module, weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+    """A frozen copy of a layer around these tensors, without copying its own."""
+    new = {id(base.weight): nn.Parameter(weight, requires_grad=False)}
+    if bias is not None:
+        new[id(base.bias)] = nn.Parameter(bias, requires_grad=False)
+    return copy.deepcopy(base, new).requires_grad_(False)
 
 
 def bias_of(layer: nn.Module) -> Tensor | None:

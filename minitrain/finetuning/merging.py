@@ -25,6 +25,7 @@ from minitrain.finetuning.adapt import adaptation_of
 from minitrain.finetuning.layer import adapted_layers
 from minitrain.finetuning.methods import FullMethod, PrefixMethod, PromptMethod
 from minitrain.finetuning.prompts.prefix import Prefix, PrefixKernel
+from minitrain.model.swap import replace_modules
 from minitrain.model.transformer import Transformer
 
 
@@ -54,12 +55,16 @@ def merge_and_unload(model: nn.Module) -> nn.Module:
     An embedding and a head that were one matrix are two where one of them was adapted.
     """
     _check_mergeable(model)
-    for path, layer in adapted_layers(model).items():
-        model.set_submodule(path, layer.adapter.merged(layer.base_layer))
+    for layer in adapted_layers(model).values():
+        replace_modules(model, {layer: layer.adapter.merged(layer.base_layer)})
     model.adaptation = None
-    if isinstance(model, Transformer) and model.config.tied:
-        if model.head.weight is not model.embed.weight:
+    if isinstance(model, Transformer):
+        if model.config.tied and model.head.weight is not model.embed.weight:
             model.config = replace(model.config, tied=False)
+    elif getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is not model.get_input_embeddings().weight:
+            model.config.tie_word_embeddings = False
     return model
 
 
@@ -69,8 +74,8 @@ def unload(model: nn.Module) -> nn.Module:
     method = adaptation_of(model)
     if isinstance(method, FullMethod):
         raise InputError("full fine-tuning has changed the weights: load the model anew")
-    for path, layer in adapted_layers(model).items():
-        model.set_submodule(path, layer.base_layer)
+    layers = adapted_layers(model).values()
+    replace_modules(model, {layer: layer.base_layer for layer in layers})
     if isinstance(method, (PrefixMethod, PromptMethod)):
         model.look_around = model.look_around.inner
     if isinstance(method, PrefixMethod):

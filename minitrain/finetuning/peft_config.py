@@ -31,17 +31,14 @@ from minitrain.model.hub.weights import hub_name
 NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
 READ = {  # beside peft_type
     *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "init_lora_weights"),
+    *("rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out"),
     *("feedforward_modules", "num_virtual_tokens", "bottleneck", "scale"),
 }
 IDLE = {  # without effect on what is computed
     *("peft_type", "peft_version", "auto_mapping", "task_type", "inference_mode"),
     *("base_model_name_or_path", "revision"),  # which model is under it: the caller's, or `merge`'s
-    *(
-        "target_modules",
-        "exclude_modules",
-        "layers_to_transform",
-        "layers_pattern",
-    ),  # tensors' names
+    *("target_modules", "exclude_modules"),  # the tensors' names say it
+    *("layers_to_transform", "layers_pattern"),
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),  # of init_lora_weights
     *("init_ia3_weights", "init_weights", "prompt_tuning_init", "prompt_tuning_init_text"),
     *("tokenizer_name_or_path", "tokenizer_kwargs", "qalora_group_size", "ensure_weight_tying"),
@@ -54,12 +51,16 @@ ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it
 
 
 def to_peft(
-    method: Method, targets: list[str], inputs: list[str], model: ModelConfig | None
+    method: Method,
+    targets: list[str],
+    inputs: list[str],
+    whole: list[str],
+    model: ModelConfig | None,
 ) -> dict[str, Any]:
-    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales. PiSSA is
-    written as the LoRA of rank 2R that it is."""
+    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales, `whole` of
+    modules that are saved whole. PiSSA is written as the LoRA of rank 2R that it is."""
     common = {"task_type": "CAUSAL_LM", "inference_mode": True, "base_model_name_or_path": None}
-    common |= {"modules_to_save": None, "revision": None, "auto_mapping": None}
+    common |= {"modules_to_save": whole or None, "revision": None, "auto_mapping": None}
     if isinstance(method, LoRAMethod):
         rank = 2 * method.rank if method.pissa else method.rank
         return common | {
@@ -73,6 +74,8 @@ def to_peft(
             "bias": "none",
             "fan_in_fan_out": False,
             "init_lora_weights": True,
+            "rank_pattern": {},  # those of `save_adapter`, by the layers' paths
+            "alpha_pattern": {},
         }
     if isinstance(method, IA3Method):
         return common | {
@@ -110,8 +113,11 @@ def _soft(method: PrefixMethod | PromptMethod, model: ModelConfig) -> dict[str, 
     return {"peft_type": "PREFIX_TUNING", "prefix_projection": False, **shared, **own}
 
 
-def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Method:
-    """The method that a file means, for our layers `targets`; InputError where there is none."""
+def from_peft(
+    raw: dict[str, Any], targets: tuple[str, ...], where: str, whole: tuple[str, ...] = ()
+) -> Method:
+    """The method that a file means, for our layers `targets` and, beside it, whole modules of ours;
+    InputError where there is none."""
     for name, value in raw.items():
         if name not in READ and name not in IDLE and value not in NEUTRAL:
             raise InputError(
@@ -119,20 +125,21 @@ def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Meth
             )
     kind = raw.get("peft_type")
     if kind == "LORA":
-        return _lora(raw, targets, where)
+        return _lora(raw, targets, where, whole)
     if kind == "IA3":
         inputs = raw.get("feedforward_modules") or ()
         if isinstance(inputs, str):
             raise InputError(f"{where} names feedforward_modules by a pattern: use a list of names")
         ends = tuple(f".{name}" for name in inputs)
         own = [t for t in targets if f".{hub_name(t)}".endswith(ends)] if ends else []
-        return IA3Method(targets, tuple(own))
+        return IA3Method(targets, tuple(own), modules_to_save=whole)
     if kind == "LN_TUNING":
-        return NormMethod(targets)
+        return NormMethod(targets, modules_to_save=whole)
     if kind in ("HOULSBY", "PARALLEL"):
-        return BottleneckMethod(raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"])
+        settings = raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"]
+        return BottleneckMethod(*settings, modules_to_save=whole)
     if kind == "BITFIT":
-        return BitFitMethod(targets)
+        return BitFitMethod(targets, modules_to_save=whole)
     if kind == "PREFIX_TUNING":
         return PrefixMethod(raw.get("num_virtual_tokens"))
     if kind == "PROMPT_TUNING":
@@ -143,7 +150,9 @@ def from_peft(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> Meth
     )
 
 
-def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMethod:
+def _lora(
+    raw: dict[str, Any], targets: tuple[str, ...], where: str, whole: tuple[str, ...]
+) -> LoRAMethod:
     start = raw.get("init_lora_weights", True)
     if start not in ON_THE_BASE:
         raise InputError(
@@ -157,4 +166,7 @@ def _lora(raw: dict[str, Any], targets: tuple[str, ...], where: str) -> LoRAMeth
         dropout=raw.get("lora_dropout", 0.0),
         rslora=raw.get("use_rslora", False),
         dora=raw.get("use_dora", False),
+        rank_pattern=raw.get("rank_pattern") or {},
+        alpha_pattern=raw.get("alpha_pattern") or {},
+        modules_to_save=whole,
     )

@@ -25,12 +25,15 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt, adaptation_of
+from minitrain.finetuning.adapters.embedding import LoRAEmbedding
 from minitrain.finetuning.adapters.lora import LoRA
+from minitrain.finetuning.adapters.norm import TrainedModule
 from minitrain.finetuning.adapters.pissa import PiSSA
-from minitrain.finetuning.layer import Adapter, adapted_layers
+from minitrain.finetuning.layer import Adapter, adapted_layers, is_conv1d
 from minitrain.finetuning.merging import check_uncut, unload
-from minitrain.finetuning.methods import PrefixMethod
+from minitrain.finetuning.methods import LoRAMethod, PrefixMethod
 from minitrain.finetuning.peft_config import REMEDY, from_peft, to_peft
+from minitrain.finetuning.prompts.prefix import Prefix
 from minitrain.finetuning.prompts.prompt import Prompt
 from minitrain.model.hub.config import read_json
 from minitrain.model.hub.weights import hub_name
@@ -48,11 +51,19 @@ def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) 
     folder, method = Path(folder), adaptation_of(model)
     if method is None:
         raise InputError("there is no adapter to save: adapt(model, ...) first")
-    layers = adapted_layers(model)
-    inputs = [path for path, layer in layers.items() if getattr(layer.adapter, "of_input", False)]
-    targets = _peft_targets(model, list(layers)), _peft_targets(model, inputs)
-    config = to_peft(method, *targets, getattr(model, "config", None))
+    layers = {path: layer.adapter for path, layer in adapted_layers(model).items()}
+    whole = [path for path, adapter in layers.items() if isinstance(adapter, TrainedModule)]
+    inputs = [path for path, adapter in layers.items() if getattr(adapter, "of_input", False)]
+    rest = [path for path in layers if path not in whole]
+    targets, inputs = (_peft_targets(model, paths) for paths in (rest, inputs))
+    whole = [_peft_path(model, path).removeprefix(ROOT) for path in whole]  # PEFT compares ends
+    config = to_peft(method, targets, inputs, whole, getattr(model, "config", None))
     config |= {"base_model_name_or_path": base}
+    _check_all_saved(model)
+    if not isinstance(model, Transformer):
+        config |= _of_other_model(model, config)
+    if isinstance(method, LoRAMethod) and (method.rank_pattern or method.alpha_pattern):
+        config |= _patterns(model, config)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,6 +78,45 @@ def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) 
         ) from error
 
 
+def _check_all_saved(model: nn.Module) -> None:
+    """InputError where something is trained that is no part of the adapter, and would be lost."""
+    own = {id(p) for layer in adapted_layers(model).values() for p in layer.adapter.parameters()}
+    own |= {id(p) for m in model.modules() if isinstance(m, Prefix) for p in m.parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in own:
+            module = name.replace(".base_layer", "").rpartition(".")[0]
+            raise InputError(
+                f"{name} is trained and no part of the adapter, whose files would be without it: "
+                f"adapt(model, …, modules_to_save=('{module}',)) before it is trained, or freeze it"
+            )
+
+
+def _of_other_model(model: nn.Module, config: dict) -> dict:
+    """PEFT wraps a model by its task, of which only generating ones have what it asks for."""
+    kind = getattr(model, "config", None)
+    generates = hasattr(model, "prepare_inputs_for_generation")
+    task = "SEQ_2_SEQ_LM" if getattr(kind, "is_encoder_decoder", False) else "CAUSAL_LM"
+    turned = any(is_conv1d(layer.base_layer) for layer in adapted_layers(model).values())
+    own = {"fan_in_fan_out": turned} if "fan_in_fan_out" in config else {}
+    return {"task_type": task if generates else None, **own}
+
+
+def _patterns(model: nn.Module, config: dict) -> dict:
+    """Rank and alpha of each layer that has another than the configuration, by its path."""
+    ranks, alphas = {}, {}
+    for path, layer in adapted_layers(model).items():
+        if isinstance(layer.adapter, (LoRA, LoRAEmbedding)):
+            own = adaptation_of(model).at(path, hub_name(path))
+            name, rank = _peft_path(model, path).removeprefix(ROOT), own.rank
+            twice = isinstance(layer.adapter, PiSSA)
+            ranks[name], alpha = 2 * rank if twice else rank, own.alpha
+            alphas[name] = own.scaling * 2 * rank if twice else alpha
+    return {
+        "rank_pattern": {n: r for n, r in ranks.items() if r != config["r"]},
+        "alpha_pattern": {n: a for n, a in alphas.items() if a != config["lora_alpha"]},
+    }
+
+
 def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) -> nn.Module:
     """Adapts a bare model as the folder's files say, and returns it; frozen unless `trainable`.
 
@@ -74,13 +124,18 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
     with one rate.
     """
     raw, stored = read_adapter(folder, model)
-    layers, unknown = _layers_in(stored, peft_paths(model))
+    paths = peft_paths(model)
+    whole = _whole_in(raw, stored, paths)
+    inside = tuple(f"{name}." for name in whole)
+    lesser = {name: t for name, t in stored.items() if not (inside and name.startswith(inside))}
+    layers, unknown = _layers_in(lesser, paths)
     if unknown:
         raise InputError(
             f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
             f"the model it was trained on ({raw.get('base_model_name_or_path') or 'not named'})"
         )
-    method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG))
+    whole = tuple(paths[name] for name in whole)
+    method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG), whole)
     adapt(model, method)
     try:
         copy_tensors(model, stored, folder)
@@ -154,8 +209,8 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
 def _own_tensors(adapter: Adapter) -> dict[str, Tensor]:
     if isinstance(adapter, PiSSA):
         return dict(zip(LoRA.peft_names.values(), adapter.factors()))
-    names = adapter.peft_names.items()
-    return {suffix: adapter.get_parameter(name).detach() for name, suffix in names}
+    own = adapter.state_dict()
+    return {suffix: own[name] for name, suffix in adapter.peft_names.items()}
 
 
 @torch.no_grad()
@@ -190,6 +245,21 @@ def peft_paths(model: nn.Module) -> dict[str, str]:
 
 def _peft_path(model: nn.Module, path: str) -> str:
     return ROOT + (hub_name(path) if isinstance(model, Transformer) else path)
+
+
+def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> list[str]:
+    """PEFT's paths of the modules that a file holds whole."""
+    found = []
+    for name in raw.get("modules_to_save") or ():
+        hits = [path for path in paths if path.endswith(f".{name}")]
+        hits = [path for path in hits if any(tensor.startswith(f"{path}.") for tensor in stored)]
+        if not hits:
+            raise InputError(
+                f"{CONFIG} names {name} in modules_to_save, and {WEIGHTS} has no tensors of a "
+                "module of this model that is called so: give the model that it was trained on"
+            )
+        found += hits
+    return found
 
 
 def _layers_in(stored: dict[str, Tensor], paths: dict[str, str]) -> tuple[list[str], list[str]]:

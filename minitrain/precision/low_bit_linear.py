@@ -13,8 +13,9 @@ blocks.py. Lab: e04. Shapes: T tokens  D width in  F width out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
-from minitrain.model.swap import swap_linears
+from minitrain.model.swap import KEEP, swap_linears
 from minitrain.precision.blocks import (
     Quantized,
     Scaling,
@@ -213,20 +214,17 @@ class QuantizedLinear(nn.Linear):
 
 # ---- a model of them ----
 
-HIGH_PRECISION = ("embed", "head", "router")
 
-
-def convert(model: nn.Module, recipe: Recipe, keep: tuple[str, ...] = HIGH_PRECISION) -> nn.Module:
-    """Exchanges the linear layers of `model`, in place, but those whose path has a name in `keep`.
+def convert(
+    model: nn.Module, recipe: Recipe, keep: Collection[str] = KEEP, example: Any = None
+) -> nn.Module:
+    """Exchanges the linear layers of `model`, in place, but those that `keep` names.
 
     Embedding, head, router, norms and attention itself stay as they are: they are few FLOPs, and
-    sensitive. Parameters stay the same tensors, with the same names.
+    sensitive. Parameters stay the same tensors, with the same names. `keep`, `example`: as in
+    model/swap.py, which looks whether all of the new layers are called.
     """
-    if not swap_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep):
-        raise InputError(
-            f"{type(model).__name__} has no nn.Linear outside {', '.join(keep)}: convert a model "
-            "with linear layers, or name fewer in keep"
-        )
+    swap_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep, example)
     return model
 
 

@@ -145,6 +145,13 @@ def formats_by_layer(
     model: Transformer, formats: Format | Mapping[str, Format], method: Method
 ) -> Mapping[str, Format]:
     """The format of each layer by its path; InputError where one does not fit, or the model."""
+    if not isinstance(model, Transformer):
+        raise InputError(
+            f"quantize_model goes through the blocks of minitrain's Transformer, and this is a "
+            f"{type(model).__name__}: model.save_pretrained(folder), and then model, _ = "
+            "load_pretrained(folder), gives one of a Llama, Mistral, Qwen or Mixtral; other models "
+            "take prepare and convert of quantization.layers.fake"
+        )
     reads = method.calibrated and method.layer is not weight_only
     if model.config.experts and (method.prepares or reads):
         raise InputError(

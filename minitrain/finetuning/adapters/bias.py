@@ -11,7 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from minitrain.finetuning.layer import Adapter, bias_of, dense_linear, dense_weight, place_of
+from minitrain.finetuning.layer import (
+    Adapter,
+    bias_of,
+    dense_like,
+    dense_weight,
+    features,
+    place_of,
+)
 
 
 class BitFit(Adapter):
@@ -21,7 +28,7 @@ class BitFit(Adapter):
 
     def __init__(self, base: nn.Module) -> None:
         super().__init__()
-        self.delta = nn.Parameter(torch.zeros(base.out_features, **place_of(base)))  # (O,)
+        self.delta = nn.Parameter(torch.zeros(features(base)[0], **place_of(base)))  # (O,)
 
     def forward(self, base: nn.Module, x: Tensor) -> Tensor:
         """x (..., I) -> (..., O)."""
@@ -31,4 +38,4 @@ class BitFit(Adapter):
     def merged(self, base: nn.Module) -> nn.Module:
         bias, weight = bias_of(base), dense_weight(base)
         total = self.delta.detach() if bias is None else self.delta.detach() + bias
-        return dense_linear(weight.clone(), total.to(weight.dtype))
+        return dense_like(base, weight.clone(), total.to(weight.dtype))

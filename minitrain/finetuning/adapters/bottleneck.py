@@ -63,8 +63,9 @@ class Parallel(Bottleneck):
         super().__init__(*settings, **more)
         self.scale = scale
 
-    def forward(self, base: nn.Module, x: Tensor, *rest: Any) -> Tensor:
-        """x (B, T, D) -> (B, T, D)."""
-        y = base(x, *rest)
+    def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Any:
+        """x (B, T, D) -> (B, T, D), and what else the sublayer gives."""
+        y, *more = given if isinstance(given := base(x, *rest, **named), tuple) else (given,)
         inside = F.relu(F.linear(x.to(self.down.dtype), self.down, self.down_bias))  # (B, T, M)
-        return y + (self.scale * F.linear(inside, self.up, self.up_bias)).to(y.dtype)
+        y = y + (self.scale * F.linear(inside, self.up, self.up_bias)).to(y.dtype)
+        return (y, *more) if isinstance(given, tuple) else y

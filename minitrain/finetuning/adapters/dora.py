@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.finetuning.adapters.lora import LoRA
-from minitrain.finetuning.layer import bias_of, dense_linear, dense_weight
+from minitrain.finetuning.layer import bias_of, dense_like, dense_weight
 
 
 class DoRA(LoRA):
@@ -42,4 +42,4 @@ class DoRA(LoRA):
         weight = dense_weight(base)
         factor = (self.magnitude / self.row_lengths(base)).detach()  # (O,)
         turned = factor[:, None] * (weight + self.delta())
-        return dense_linear(turned.to(weight.dtype), bias_of(base))
+        return dense_like(base, turned.to(weight.dtype), bias_of(base))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.finetuning.layer import Adapter, place_of
+from minitrain.finetuning.layer import Adapter, place_of, with_weight
 
 
 class LoRAEmbedding(Adapter):
@@ -45,9 +45,10 @@ class LoRAEmbedding(Adapter):
         """tokens (B, T) -> (B, T, D)."""
         y = base(tokens)
         rows = F.embedding(tokens, self.lora_embedding_A.T)  # (B, T, R)
-        return y + (F.linear(rows, self.lora_embedding_B) * self.scaling).to(y.dtype)
+        added = F.linear(rows, self.lora_embedding_B) * self.scaling
+        return y + (added * getattr(base, "embed_scale", 1.0)).to(y.dtype)  # Gemma's scale the sum
 
     def merged(self, base: nn.Embedding) -> nn.Module:
         delta = self.scaling * (self.lora_embedding_B @ self.lora_embedding_A).T  # (V, D)
         weight = (base.weight + delta).detach().to(base.weight.dtype)
-        return nn.Embedding.from_pretrained(weight, freeze=True)
+        return with_weight(base, weight)

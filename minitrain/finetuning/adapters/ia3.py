@@ -12,7 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from minitrain.finetuning.layer import Adapter, bias_of, dense_linear, dense_weight, place_of
+from minitrain.finetuning.layer import (
+    Adapter,
+    bias_of,
+    dense_like,
+    dense_weight,
+    features,
+    place_of,
+)
 
 
 class IA3(Adapter):
@@ -23,7 +30,8 @@ class IA3(Adapter):
     def __init__(self, base: nn.Module, of_input: bool) -> None:
         super().__init__()
         self.of_input = of_input
-        shape = (1, base.in_features) if of_input else (base.out_features, 1)
+        outs, ins = features(base)
+        shape = (1, ins) if of_input else (outs, 1)
         self.ia3_l = nn.Parameter(torch.ones(shape, **place_of(base)))  # as it multiplies (O, I)
 
     def forward(self, base: nn.Module, x: Tensor) -> Tensor:
@@ -39,4 +47,4 @@ class IA3(Adapter):
         factors = self.ia3_l.detach()
         if bias is not None and not self.of_input:
             bias = (bias * factors.flatten()).to(bias.dtype)
-        return dense_linear((weight * factors).to(weight.dtype), bias)
+        return dense_like(base, (weight * factors).to(weight.dtype), bias)

@@ -12,12 +12,20 @@ Kalajdzievski, 2312.03732 (rsLoRA). Shapes: I, O features in and out  R rank.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.finetuning.layer import Adapter, bias_of, dense_linear, dense_weight, place_of
+from minitrain.finetuning.layer import (
+    Adapter,
+    bias_of,
+    dense_like,
+    dense_weight,
+    features,
+    place_of,
+)
 
 
 class LoRA(Adapter):
@@ -37,23 +45,23 @@ class LoRA(Adapter):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        place = place_of(base)
+        place, (outs, ins) = place_of(base), features(base)
         self.scaling, self.dropout = scaling, dropout
         drawn = nn.init.kaiming_uniform_(
-            torch.empty(rank, base.in_features, dtype=place["dtype"]),
+            torch.empty(rank, ins, dtype=place["dtype"]),
             a=math.sqrt(5),
             generator=generator,
         )
         self.lora_A = nn.Parameter(drawn.to(**place))  # (R, I)
-        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, **place))  # (O, R)
+        self.lora_B = nn.Parameter(torch.zeros(outs, rank, **place))  # (O, R)
 
     @property
     def rank(self) -> int:
         return len(self.lora_A)
 
-    def forward(self, base: nn.Module, x: Tensor) -> Tensor:
-        """x (..., I) -> (..., O)."""
-        y = base(x)
+    def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Tensor:
+        """x (..., I) -> (..., O); `rest` is what else the base layer reads."""
+        y = base(x, *rest, **named)
         return y + self.low_rank(x).to(y.dtype)
 
     def low_rank(self, x: Tensor) -> Tensor:
@@ -75,10 +83,10 @@ class LoRA(Adapter):
         return merged_linear(base, self.delta())
 
 
-def merged_linear(base: nn.Module, delta: Tensor) -> nn.Linear:
+def merged_linear(base: nn.Module, delta: Tensor) -> nn.Module:
     """A frozen layer that computes W + delta, and base's bias; delta (O, I), base as it was.
 
     Summed in the wider of both dtypes, and rounded to W's once.
     """
     weight = dense_weight(base)
-    return dense_linear((weight + delta).to(weight.dtype), bias_of(base))
+    return dense_like(base, (weight + delta).to(weight.dtype), bias_of(base))

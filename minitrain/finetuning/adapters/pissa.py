@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapters.lora import LoRA
-from minitrain.finetuning.layer import dense_weight
+from minitrain.finetuning.layer import dense_weight, features
 
 
 class PiSSA(LoRA):
@@ -27,11 +27,11 @@ class PiSSA(LoRA):
 
     def __init__(self, base: nn.Module, *settings: Any, **more: Any) -> None:
         super().__init__(base, *settings, **more)
-        if self.rank > min(base.in_features, base.out_features):
+        outs, ins = features(base)
+        if self.rank > min(ins, outs):
             raise InputError(
-                f"rank {self.rank} is more than a layer of {base.in_features} to "
-                f"{base.out_features} features has singular values: use "
-                f"{min(base.in_features, base.out_features)} or less"
+                f"rank {self.rank} is more than a layer of {ins} to {outs} features has singular "
+                f"values: use {min(ins, outs)} or less"
             )
         a, b = principal(dense_weight(base).to(self.lora_A.dtype), self.rank, self.scaling)
         self.register_buffer("first_A", a)  # (R, I)

@@ -29,11 +29,12 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adaptation_of, find_layers
 from minitrain.finetuning.adapters.lora import LoRA
-from minitrain.finetuning.layer import LinearLike, adapted_layers, place_of
+from minitrain.finetuning.layer import adapted_layers, features, place_of
 from minitrain.finetuning.many.pool import ZERO_PAGE, Factors, PagePool
 from minitrain.finetuning.methods import ALL_LINEAR, LoRAMethod
 from minitrain.finetuning.peft_config import from_peft
-from minitrain.finetuning.peft_files import peft_paths, read_adapter
+from minitrain.finetuning.peft_files import ROOT, peft_paths, read_adapter
+from minitrain.model.swap import exchange, replace_modules
 
 
 class Rows:
@@ -101,13 +102,13 @@ class AdapterBank:
         if adaptation_of(model) is not None or any(isinstance(m, RowWise) for m in model.modules()):
             raise InputError("this model is adapted already: a bank needs it bare, unload(model)")
         layers = dict(find_layers(model, targets))
-        if odd := [path for path, layer in layers.items() if not isinstance(layer, LinearLike)]:
+        if odd := [path for path, layer in layers.items() if features(layer) is None]:
             raise InputError(f"{odd[0]} is no linear layer: give targets such as ('q', 'v')")
-        sizes = {path: (layer.in_features, layer.out_features) for path, layer in layers.items()}
+        sizes = {path: features(layer)[::-1] for path, layer in layers.items()}
         self.pool = PagePool(sizes, budget_bytes, **place_of(next(iter(layers.values()))))
-        self.model, self.current = model, None
-        for path, layer in layers.items():
-            model.set_submodule(path, RowWise(layer, self, path))
+        self.model, self.current, self.in_use = model, None, set()
+        wrapped = {path: (layer, RowWise(layer, self, path)) for path, layer in layers.items()}
+        exchange(model, wrapped)
 
     def load(self, name: str, folder: str | Path) -> None:
         """An adapter in PEFT's files."""
@@ -118,6 +119,10 @@ class AdapterBank:
         self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
+        if name in self.in_use:
+            raise InputError(
+                f"adapter '{name}' is in use by rows(...): remove it when these are computed"
+            )
         self.pool.remove(name)
 
     def number(self, name: str) -> int:
@@ -137,11 +142,11 @@ class AdapterBank:
         if self.current is not None:
             raise InputError("rows(...) within rows(...): name all rows at once")
         self.pool.ensure([name for name in names if name is not None])
-        self.current = self._gather(names)
+        self.current, self.in_use = self._gather(names), set(names)
         try:
             yield
         finally:
-            self.current = None
+            self.current, self.in_use = None, set()
 
     def _gather(self, names: Sequence[str | None]) -> Rows | None:
         if not any(names):
@@ -153,8 +158,8 @@ class AdapterBank:
 
     def remove_from_model(self) -> nn.Module:
         """The bare model, as it was."""
-        for path in self.pool.a:
-            self.model.set_submodule(path, self.model.get_submodule(path).base_layer)
+        wrapped = [module for module in self.model.modules() if isinstance(module, RowWise)]
+        replace_modules(self.model, {module: module.base_layer for module in wrapped})
         return self.model
 
 
@@ -165,8 +170,11 @@ def factors_of(model: nn.Module) -> Factors:
     layers = {}
     for path, layer in adapted_layers(model).items():
         if not isinstance(layer.adapter, LoRA):
-            raise InputError(f"{path} is an embedding: a bank serves linear layers only")
-        layers[path] = tuple(factor.cpu().clone() for factor in layer.adapter.factors())
+            raise InputError(
+                f"{path} is an embedding, or learns whole: a bank serves linear layers only"
+            )
+        a, b = (factor.cpu().clone() for factor in layer.adapter.factors())
+        layers[path] = a, _of_scaling(b, layer.adapter.scaling, method.scaling)
     return Factors(layers, method.scaling)
 
 
@@ -185,15 +193,22 @@ def factors_in(folder: str | Path, model: nn.Module) -> Factors:
         names = [f"{path}.lora_{factor}.weight" for factor in "AB"]
         if missing := [name for name in names if name not in stored]:
             raise InputError(f"{folder} lacks {missing[0]}: save it again")
-        a, b = layers[paths[path]] = tuple(stored[name] for name in names)
-        if {len(a), b.shape[1]} != {method.rank}:
+        a, b = (stored[name] for name in names)
+        own = method.at(path.removeprefix(ROOT), paths[path])
+        if {len(a), b.shape[1]} != {own.rank}:
             raise InputError(
-                f"{folder} has {names[0]} of rank {len(a)}, and its r is {method.rank}: save it "
-                "again"
+                f"{folder} has {names[0]} of rank {len(a)}, and its configuration says {own.rank}: "
+                "save it again"
             )
+        layers[paths[path]] = a, _of_scaling(b, own.scaling, method.scaling)
     if not layers:
         raise InputError(f"{folder} holds no adapter: save it again")
     return Factors(layers, method.scaling)
+
+
+def _of_scaling(b: Tensor, own: float, shared: float) -> Tensor:
+    """B of a layer with a scaling of its own, under the one that all share."""
+    return b if own == shared else b * (own / shared)
 
 
 def _check_adds(method: object, what: str) -> None:

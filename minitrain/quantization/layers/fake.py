@@ -12,16 +12,17 @@ Shapes: D width in  F width out.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.swap import swap_linears
+from minitrain.model.swap import HEAD, ROUTER, exchange, swap_linears
 from minitrain.quantization.formats.weight import Format
 from minitrain.quantization.layers.linear import QuantLinear
 
-KEEP = ("head", "router")  # as in precision/low_bit_linear.py: few FLOPs, and sensitive
+KEEP = (HEAD, ROUTER)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -56,25 +57,26 @@ class FakeQuantLinear(nn.Linear):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
-def prepare(model: nn.Module, form: Format, keep: Collection[str] = KEEP) -> nn.Module:
-    """Exchanges the linear layers, in place; parameters stay the same tensors, with their names."""
-    if not swap_linears(model, lambda linear: FakeQuantLinear(linear, form), keep):
-        raise InputError(
-            f"{type(model).__name__} has no nn.Linear outside {', '.join(keep)}: prepare a model "
-            "with linear layers, or name fewer in keep"
-        )
+def prepare(
+    model: nn.Module, form: Format, keep: Collection[str] = KEEP, example: Any = None
+) -> nn.Module:
+    """Exchanges the linear layers, in place; parameters stay the same tensors, with their names.
+
+    `keep`, `example`: as in model/swap.py, which looks whether all of them are called.
+    """
+    swap_linears(model, lambda linear: FakeQuantLinear(linear, form), keep, example)
     return model
 
 
 def convert(model: nn.Module) -> nn.Module:
     """What `prepare` made, as layers that hold few bits: the same function."""
-    if not any(isinstance(layer, FakeQuantLinear) for layer in model.modules()):
+    modules = model.named_modules()
+    prepared = {path: layer for path, layer in modules if isinstance(layer, FakeQuantLinear)}
+    if not prepared:
         raise InputError("no layer is prepared: call prepare, train, and then convert")
-    swap_linears(model, _deployed)
+    exchange(model, {path: (layer, _deployed(layer)) for path, layer in prepared.items()})
     return model
 
 
-def _deployed(linear: nn.Linear) -> nn.Module:
-    if not isinstance(linear, FakeQuantLinear):
-        return linear
+def _deployed(linear: FakeQuantLinear) -> QuantLinear:
     return QuantLinear(linear.format.quantize(linear.weight), linear.bias)

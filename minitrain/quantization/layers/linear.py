@@ -42,6 +42,20 @@ class QuantLinear(nn.Module):
         """What a folder says of the layer, beside its tensors."""
         return {"format": self.format.name}
 
+    def _save_to_state_dict(self, destination, prefix: str, keep_vars: bool) -> None:
+        """With the settings in its metadata: codes of all formats have the same name."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination._metadata[prefix[:-1]] |= {"settings": self.settings}
+
+    def _load_from_state_dict(self, state_dict, prefix: str, local_metadata, *rest) -> None:
+        found = local_metadata.get("settings", self.settings)
+        if found != self.settings:
+            raise InputError(
+                f"the state of {prefix[:-1] or 'the layer'} is of {found}, and here it has "
+                f"{self.settings}: quantize the model in the same way before its state is loaded"
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., F), in x's dtype, or in autocast's where that is on."""
         if not x.is_floating_point():

@@ -243,3 +243,13 @@ def test_rows_of_any_ranks_each_have_their_own_pages_and_none_adds_zero():
             torch.testing.assert_close(row, s * own @ a[table].T @ b[table])
         assert not added[1].any()
     assert not Rows([[], []], [1.0, 1.0]).added(x[:2], a, b).any()
+
+
+def test_an_adapter_in_use_is_not_removed():
+    bank = bank_of(["low"])
+    with bank.rows(["low", None]):
+        want = bank.model(tokens(2))
+        with pytest.raises(InputError, match="'low' is in use"):
+            bank.remove("low")
+        assert torch.equal(bank.model(tokens(2)), want)
+    bank.remove("low")

@@ -107,8 +107,8 @@ def saved(tmp_path):
     [
         ({"bias": "all"}, "bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
-        ({"alpha_pattern": {"q_proj": 2}}, "alpha_pattern"),
+        ({"rank_pattern": {"q_proj": 2}}, "shape"),
+        ({"alpha_pattern": {"q_prog": 2}}, "q_prog"),
         ({"peft_type": "LOHA"}, "LOHA"),
         ({"init_lora_weights": "pissa"}, "changes the model under it"),
         ({"r": 4}, "shape"),
@@ -240,7 +240,7 @@ def test_a_bank_takes_no_half_of_an_adapter(tmp_path):
     with pytest.raises(InputError, match=f"lacks {name}"):
         factors_in(folder, bare(tmp_path))
     _, _, folder = pefts(tmp_path, r=2)
-    with pytest.raises(InputError, match="of rank 4, and its r is 2"):
+    with pytest.raises(InputError, match="of rank 4, and its configuration says 2"):
         factors_in(folder, bare(tmp_path))
     _, _, folder = pefts(tmp_path, tensors=lambda _: {})
     with pytest.raises(InputError, match="holds no adapter"):

@@ -94,3 +94,16 @@ def test_its_gradient_may_be_differentiated_again():
     (twice,) = torch.autograd.grad(dx.sum(), x)
     weight = layer.weight.dequantize()
     torch.testing.assert_close(twice, 2 * (torch.ones(3, 8) @ weight.T) @ weight)
+
+
+def test_codes_of_another_format_are_not_loaded(tmp_path):
+    weight = torch.randn(24, 64)
+    four, other = (
+        torch.nn.Sequential(QuantLinear(named(name).quantize(weight)))
+        for name in ("int4-g64", "nf4-g64")
+    )
+    torch.save(four.state_dict(), tmp_path / "state.pt")
+    for state in (four.state_dict(), torch.load(tmp_path / "state.pt")):
+        with pytest.raises(InputError, match=r"of 0 is of .*int4-g64.*nf4-g64"):
+            other.load_state_dict(state)
+        four.load_state_dict(state)
