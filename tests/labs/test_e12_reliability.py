@@ -398,7 +398,7 @@ class TestAsyncSaver(Exercise):
         tensors = self.drawn()
         causes = {
             "starts a thread": "`start(function, *arguments)` is given for that: it runs the function beside the training",
-            "_thread": "`start(function, *arguments)` is given for that",
+            ("_thread", "join thread"): "`start(function, *arguments)` is given for that",
         }
         with expect.because(causes):
             got = submission.run(probes.drilled, tensors, [list(action) for action in script])
