@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,20 @@ def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
     if not run.options.skip_spikes:
         return None
     norms = run.wiring.own_norms
-    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line)
+    saved = partial(saved_or_noted, run, log, at_once=True)
+    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line, went_back=saved)
+
+
+def saved_or_noted(run: Any, log: EventLog | None, at_once: bool = False) -> None:
+    """Where the disk is full, the training goes on."""
+    try:
+        run.save()
+        if at_once:
+            run.saver.wait()
+    except NotSaved as error:
+        print(f"\n{error}; the training goes on", file=sys.stderr)
+        if log is not None:
+            log.write("not saved", run.state.step, said=str(error))
 
 
 class Saver:
@@ -162,12 +176,7 @@ class Saver:
     def __call__(self, record: StepRecord) -> None:
         if record.seconds >= self.next:
             self.next = record.seconds + SAVE_SECONDS
-            try:
-                self.run.save()
-            except NotSaved as error:
-                print(f"\n{error}; the training goes on", file=sys.stderr)
-                if self.log is not None:
-                    self.log.write("not saved", record.step, said=str(error))
+            saved_or_noted(self.run, self.log)
 
 
 def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
