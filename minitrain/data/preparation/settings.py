@@ -8,7 +8,7 @@ from typing import Any
 
 from minitrain.data.preparation.contamination import TestSet
 from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
-from minitrain.data.preparation.documents import check_sources, read_rows
+from minitrain.data.preparation.documents import check_sources, read_texts
 from minitrain.data.preparation.filters.c4 import C4, sentence_lines
 from minitrain.data.preparation.filters.classifier import Classifier
 from minitrain.data.preparation.filters.fineweb import FINEWEB
@@ -84,7 +84,7 @@ class Settings:
         if self.classifier is not None:
             steps.append(self._classified())
         if self.test is not None:
-            texts = [row["text"] for row in read_rows([self.test], self.field)]
+            texts = read_texts([self.test], self.field)
             steps.append(Filter((TestSet(texts).rule(),)))
         return [*steps, masked] if self.mask else steps
 

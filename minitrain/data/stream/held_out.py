@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.data.packing import IGNORED, Packed, pack_stream
+from minitrain.data.packing import IGNORED, Packed, pack_stream, row_numbers
 from minitrain.data.stream.token_rows import TokenRows
 from minitrain.errors import InputError
 
@@ -46,8 +46,7 @@ class RowsWithout:
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """(N, T) each, as in `Packed`."""
-        at = rows if isinstance(rows, slice) else np.asarray(rows, np.int64)
-        whole = self.rows[self.kept[at]]
+        whole = self.rows[self.kept[row_numbers(rows, len(self))]]
         out = torch.isin(whole.documents, self.documents)  # (N, T)
         return Packed(whole.tokens, whole.targets.masked_fill(out, IGNORED), whole.documents)
 
