@@ -26,6 +26,7 @@ def stochastic_round(x: Tensor, generator: torch.Generator | None = None) -> Ten
 
     A random number in the bits that are cut carries into the rest as often as they are large.
     """
+    x = x.float()
     noise = torch.randint(
         2**CUT_BITS, x.shape, dtype=torch.int32, device=x.device, generator=generator
     )

@@ -83,7 +83,7 @@ class SpikeGuard:
     copies: list[dict[str, Any]] = field(default_factory=list)  # of the state, the older first
 
     def __post_init__(self) -> None:
-        if self.z <= 0 or min(self.warmup, self.patience, self.back) < 1:
+        if not self.z > 0 or min(self.warmup, self.patience, self.back) < 1:
             raise InputError(
                 f"z={self.z}, warmup={self.warmup}, patience={self.patience}, back={self.back}: "
                 "give numbers over 0, such as 6, 25, 3 and 20"

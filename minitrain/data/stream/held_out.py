@@ -54,6 +54,8 @@ class RowsWithout:
 def hold_out(rows: TokenRows, seed: int, part: float = 0.04, most_rows: int = 200) -> HeldOut:
     """A part of the documents, drawn by `seed`, of at most so many rows; the end of the text, where
     there are too few documents."""
+    if not 0 < part < 1 or most_rows < 1:
+        raise InputError(f"part {part}, {most_rows} rows: hold out between 0 and 1, and 1 or more")
     count = min(int(part * rows.index.documents), most_rows * rows.length)
     if count < 1:
         return _without_the_end(rows, part, most_rows)

@@ -139,13 +139,13 @@ def contents(
         weights = [box for place, tensor in placed.weights for box in _owned(place, tensor)]
         kept, settings = _optimizer(state.optimizer.state_dict(), placed.parameters)
         tensors |= {f"model{part}": weights, f"optimizer{part}": kept}
-        files[f"optimizer{part}.json"] = json.dumps(settings, default=Tensor.item).encode()
+        files[f"optimizer{part}.json"] = _json(settings, "the optimizer's state or settings")
     still = {name for name, _, _ in tensors.get(f"optimizer{part}", ())}
     moved = {} if state.model is None else {_storage(p) for p in state.model.parameters()}
     still |= {place.name for place, tensor in placed.weights if _storage(tensor) in moved}
     if ranks.rank == 0:
         progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
-        if state.scaler:
+        if state.scaler is not None:
             progress["scaler"] = state.scaler.state_dict()
         files |= {"progress.json": json.dumps(progress).encode(), **extra}
         if state.extra:
@@ -228,11 +228,30 @@ def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
 
 def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
     """Settings, and to whom they apply."""
-    return [{**group, "params": [places[i].name for i in group["params"]]} for group in groups]
+    plain = (
+        {k: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for k, v in group.items()}
+        for group in groups
+    )
+    return [{**group, "params": [places[i].name for i in group["params"]]} for group in plain]
+
+
+def _json(content: Any, name: str) -> bytes:
+    try:
+        return json.dumps(content).encode()
+    except TypeError as error:
+        raise InputError(
+            f"{name} is more than numbers, words and a parameter's tensors ({error}), which a "
+            "checkpoint cannot keep: save it with torch.save"
+        ) from error
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
     """What a rank has for itself alone."""
+    if not hasattr(loader, "state_dict"):
+        raise InputError(
+            f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "
+            "would not know its place: give a Loader, or one of torchdata's"
+        )
     states = generator_states()
     numpy_kind, words, *numpy_rest = states.numpy
     own = {
@@ -241,4 +260,4 @@ def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
         "python": states.python,
     }
     boxes = [(f"{name}.{device}", state, (0,)) for device, state in states.torch.items()]
-    return boxes, json.dumps(own).encode()
+    return boxes, _json(own, "the loader's state")

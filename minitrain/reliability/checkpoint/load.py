@@ -54,6 +54,10 @@ def load_checkpoint(
         )
     placed = (layout or whole_layout())(state, ranks)
     extra = _extra(folder, state.extra)
+    progress = json.loads((folder / "progress.json").read_text())
+    if ("scaler" in progress) != (state.scaler is not None):
+        has = "a loss scaler" if state.scaler is None else "no loss scaler"
+        raise InputError(f"{folder} has {has}, and this state is otherwise: resume as it was saved")
     with ExitStack() as stack:
         weights, kept = (stored_in(folder, kind, stack) for kind in ("model", "optimizer"))
         weights.check_names(placed)
@@ -63,11 +67,10 @@ def load_checkpoint(
         fill(state, placed, weights, kept, groups, plain)
     own = ranks.rank if ranks.rank < manifest["ranks"] else 0
     _read_own(folder, state.loader, f"rank-{own:03d}")
-    progress = json.loads((folder / "progress.json").read_text())
     state.step, state.tokens = progress["step"], progress["tokens"]
     state.seconds, state.run = progress["seconds"], manifest.get("run") or state.run
     fill_extra(state.extra, extra)
-    if state.scaler:
+    if state.scaler is not None:
         state.scaler.load_state_dict(progress["scaler"])
     return state
 

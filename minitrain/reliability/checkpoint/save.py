@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.contents import (
     ALONE,
     CheckpointRanks,
@@ -24,7 +25,6 @@ from minitrain.reliability.checkpoint.contents import (
 from minitrain.reliability.checkpoint.files import Checksums, apart, write_file, write_tensors
 from minitrain.reliability.checkpoint.folder import (
     NotSaved,
-    Taken,
     begin,
     check_owner,
     checkpoints,
@@ -104,8 +104,8 @@ def not_saved(run: Path, step: int, reason: Exception | None) -> NotSaved:
     why = getattr(reason, "strerror", None) or reason or "rank 0 says why"
     whole = [step_of(path) for path in checkpoints(run)]
     newest = f"the newest is step {whole[-1]}" if whole else "there is none yet"
-    if isinstance(reason, Taken):
-        return Taken(f"step {step} was not saved in {run}: {reason}")
+    if isinstance(reason, InputError) and type(reason) is not NotSaved:  # with its own remedy
+        return NotSaved(f"step {step} was not saved in {run}: {reason}")
     return NotSaved(
         f"step {step} was not saved in {run} ({why}); {newest}: make room there, or the right to "
         "write"

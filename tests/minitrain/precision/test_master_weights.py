@@ -188,3 +188,9 @@ def test_state_without_masters_is_named():
     optimizer = MasterWeights(torch.optim.AdamW([weight]))
     with pytest.raises(InputError, match="has no masters"):
         optimizer.load_state_dict(torch.optim.AdamW([weight]).state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int32])
+def test_rounding_takes_numbers_of_any_type(dtype):
+    x = torch.tensor([3.0]).to(dtype)
+    assert torch.equal(stochastic_round(x), torch.tensor([3.0], dtype=torch.bfloat16))
