@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 END = "<|end|>"
 SMALLEST = 257  # the 256 bytes and the end of a document
@@ -51,7 +51,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, on all cores."""
-        _check_texts(texts)
+        check_list("texts", texts)
         if any(NOT_UTF8.search(text) for text in texts):
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
@@ -110,7 +110,7 @@ class Tokenizer:
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
     """Learn the merges from `texts`; the same texts give the same tokenizer, bit for bit."""
-    _check_texts(texts)
+    check_list("texts", texts)
     if vocab_size < SMALLEST:
         raise InputError(
             f"a vocabulary of {vocab_size} is too small: byte-level BPE needs at least {SMALLEST}"
@@ -125,11 +125,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
     whole = (text.encode("utf-8", "ignore").decode() for text in texts)  # no lone surrogates
     backend.train_from_iterator(whole, trainer)
     return Tokenizer(backend)
-
-
-def _check_texts(texts: Iterable[str]) -> None:
-    if isinstance(texts, str):  # whose characters would be a text each
-        raise InputError(f"texts are {texts!r:.40}: give a list of them, such as [text]")
 
 
 def _raw(text: str) -> bytes:

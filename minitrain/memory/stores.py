@@ -52,7 +52,11 @@ class MemoryStore:
             copy.copy_(tensor, non_blocking=True)
 
     def read(self, key: str, into: Sequence[Tensor]) -> None:
-        for tensor, copy in zip(into, self.kept[key], strict=True):
+        kept = self.kept[key]
+        assert [(t.shape, t.dtype) for t in kept] == [(t.shape, t.dtype) for t in into], (
+            f"{key} was written from tensors of other shapes or types"
+        )
+        for tensor, copy in zip(into, kept):
             tensor.copy_(copy, non_blocking=True)
 
     def commit(self) -> None:

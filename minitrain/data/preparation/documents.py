@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrain.data.text import NAMED, documents_of
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 Row = dict[str, Any]
 HUB = "hub:"
@@ -49,6 +49,7 @@ def dataset_rows(
 
 def check_sources(sources: Sequence[str | Path]) -> None:
     """InputError for the first that cannot be read, before any work is done."""
+    check_list("sources", sources)
     if not sources:
         raise InputError("there is no source: give files, folders, or a name such as sotu")
     for source in sources:
@@ -68,6 +69,7 @@ def source_bytes(sources: Sequence[str | Path]) -> int | None:
 
 def _names(sources: Sequence[str | Path]) -> dict[Path, str]:
     """Of each file its path in its folder; all of its path, where two were called the same."""
+    check_list("sources", sources)
     paths = [Path(source) for source in sources if not _is_named(source)]
     found = {
         file: file.relative_to(path).as_posix() if path.is_dir() else file.name

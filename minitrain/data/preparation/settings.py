@@ -67,6 +67,8 @@ class Settings:
                 f"passages {self.passages}, shard_tokens {self.shard_tokens}, block_bytes "
                 f"{self.block_bytes}: use 0 or more, and 1 or more of the others"
             )
+        if not 0 <= self.least <= 1:
+            raise InputError(f"least {self.least}: a probability is 0 to 1")
         if self.tokenizer is None and self.vocab_size < SMALLEST:
             raise InputError(f"a vocabulary of {self.vocab_size}: use {SMALLEST} or more")
 

@@ -10,7 +10,12 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, load_dataset
 
+from minitrain.data.preparation.contamination import TestSet
+from minitrain.data.preparation.deduplication.exact import exact_duplicates
+from minitrain.data.preparation.deduplication.near import near_duplicates, near_duplicates_naive
+from minitrain.data.preparation.deduplication.substring import cut_repeats
 from minitrain.data.preparation.documents import check_sources, dataset_rows, read_rows, read_texts
+from minitrain.data.preparation.settings import Settings
 from minitrain.errors import InputError
 
 TEXTS = ["one", "two\nlines", "drei ü"]
@@ -181,3 +186,17 @@ def test_a_null_text_is_dropped_by_name_and_the_others_stay(tmp_path):
     found = list(read_rows([tmp_path])) + list(dataset_rows(rows, "mine"))
     assert [row.get("dropped") for row in found] == ["no_text", None] * 3
     assert read_texts([tmp_path]) == ["one", "one"]
+
+
+def test_one_source_or_text_is_not_taken_for_a_list_of_its_characters(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    source = str(tmp_path / "a.txt")
+    for given in (source, tmp_path / "a.txt"):
+        for ask in (check_sources, read_texts, Settings):
+            with pytest.raises(InputError, match=r"sources are .* give a list of them"):
+                ask(given)
+    for ask in (exact_duplicates, near_duplicates, near_duplicates_naive, cut_repeats, TestSet):
+        with pytest.raises(InputError, match="give a list of them"):
+            ask("the text of it")
+    with pytest.raises(InputError, match="a probability is 0 to 1"):
+        Settings([source], least=2.0)
