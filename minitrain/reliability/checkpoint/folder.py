@@ -216,11 +216,16 @@ def commit(
         give_up(run, step)
         raise
     flush_folder(run)
-    for path in checkpoints(run):  # the oldest first: until the last goes, that is the newest
-        if step_of(path) > step:
-            _remove(path)
+    forget_after(run, step)
     _retire(run, step, keep, owner)
     return final
+
+
+def forget_after(run: Path, step: int) -> None:
+    """By one rank: removes later steps, the oldest first; until the last goes, it is the newest."""
+    for path in checkpoints(run):
+        if step_of(path) > step:
+            _remove(path)
 
 
 def _replace(saving: Path, final: Path, before: Path) -> None:
