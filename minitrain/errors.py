@@ -1,10 +1,11 @@
-"""The one exception for what a person can mend, and the two mistakes that are made everywhere: a
-name that nobody knows, and a length that does not divide."""
+"""The one exception for what a person can mend, and the three mistakes that are made everywhere: a
+name that nobody knows, a length that does not divide, and one text where a list of them is due."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -22,6 +23,12 @@ def unknown_name(
     near = [meant] if meant else get_close_matches(str(given), names, n=1, cutoff=0.5)
     advice = f"did you mean '{near[0]}'? " if near else ""
     return InputError(f"no {kind} is called '{given}': {advice}known are {', '.join(names)}")
+
+
+def check_list(what: str, given: Iterable[str]) -> None:
+    """InputError for one text, whose characters would each be taken for one."""
+    if isinstance(given, (str, bytes, Path)):
+        raise InputError(f"{what} are {given!r:.40}: give a list of them, such as [{what[:-1]}]")
 
 
 def divide(what: str, length: int, parts: int, kind: str = "ranks") -> int:

@@ -77,7 +77,9 @@ def prepare(
     sources: Annotated[
         list[str],
         Argument(
-            SOURCE, "files (.jsonl, .jsonl.gz, .parquet, .txt), folders, sotu, hub:NAME", many=True
+            SOURCE,
+            "files (.jsonl, .json, .csv, .parquet, .txt), folders, sotu, hub:NAME",
+            many=True,
         ),
     ],
     out: Annotated[Path, Option(FOLDER, "the folder to write, new, or one that was interrupted")],
@@ -160,12 +162,11 @@ def classifier(
     ),
 ) -> None:
     """Learn to tell two heaps of texts apart, for `data prepare --classifier`."""
-    from minitrain.data.preparation.documents import read_rows
+    from minitrain.data.preparation.documents import read_texts
     from minitrain.data.preparation.filters.classifier import train_and_test
 
     heaps = {"wanted": wanted, "other": other}
-    texts = {name: [row["text"] for row in read_rows([s], field)] for name, s in heaps.items()}
-    trained, right = train_and_test(texts)
+    trained, right = train_and_test({name: read_texts([s], field) for name, s in heaps.items()})
     trained.save(out)
     for name, share in right.items():
         print(f"{share:.0%} of {name} texts that it has not seen are told from the others")

@@ -87,7 +87,7 @@ def make_corpus(
 ) -> Corpus:
     """As many whole documents as it takes to reach `size_bytes`."""
     language = _language(domain)
-    if size_bytes < 1 or seed < 0:
+    if not size_bytes >= 1 or seed < 0:
         raise InputError(
             f"a corpus of {size_bytes} bytes, seed {seed}: use 1 byte or more, seed >= 0"
         )

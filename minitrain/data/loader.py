@@ -162,7 +162,13 @@ class Loader:
                 "this loader's rows come in another order than the saved one's: resume with the "
                 "same weights, temperature and curriculum"
             )
-        self.epoch, self.consumed = int(state["epoch"]), int(state["consumed"])
+        place = state.get("epoch"), state.get("consumed")
+        if not all(isinstance(number, int) and number >= 0 for number in place):
+            raise InputError(
+                f"the saved loader was at epoch {place[0]}, row {place[1]}: give what state_dict "
+                "gave"
+            )
+        self.epoch, self.consumed = place
 
     def _order_digest(self) -> str:
         """Of the first epoch: two orders that agree in it are one."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -67,7 +67,28 @@ class Packed:
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """Some of the rows."""
+        if not isinstance(rows, slice):
+            rows = torch.from_numpy(row_numbers(rows, len(self)))
         return Packed(self.tokens[rows], self.targets[rows], self.documents[rows])
+
+
+def row_numbers(rows: Tensor | Sequence[int] | slice, count: int) -> np.ndarray:
+    """(N,) int64: which of `count` rows are meant, as a tensor takes them: by numbers, from the end
+    where they are below 0, by a slice, or by a mask (count,) of bool."""
+    if isinstance(rows, slice):
+        return np.arange(*rows.indices(count))
+    wanted = np.asarray(rows)
+    if wanted.dtype == bool and wanted.shape == (count,):
+        return np.flatnonzero(wanted)
+    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+        raise InputError(
+            f"rows are asked for by {wanted.dtype} of shape {wanted.shape}: give whole numbers "
+            f"(N,), a slice, or a mask ({count},) of bool"
+        )
+    wanted = wanted.astype(np.int64)
+    if (odd := wanted[(wanted < -count) | (wanted >= count)]).size:
+        raise IndexError(f"row {odd[0]} of {count}")
+    return wanted % count if count else wanted
 
 
 def pack(documents: Sequence[Sequence[int]], length: int, end_token: int = 0) -> Packed:
@@ -160,7 +181,20 @@ def _lay_out(
 
 def _stream(documents: Sequence[Sequence[int]], end_token: int) -> tuple[np.ndarray, list[int]]:
     """end d0 end d1 end … dn end, and where each document's own first end lies."""
-    sizes = [len(document) + 1 for document in documents]
-    everything = chain.from_iterable(chain((end_token,), document) for document in documents)
-    stream = np.fromiter(chain(everything, (end_token,)), np.int32, sum(sizes) + 1)
-    return stream, [0, *accumulate(sizes)]
+    end = token_array([end_token], "the end token", np.int32)
+    pieces = [end]
+    for number, document in enumerate(documents):
+        pieces += [token_array(document, f"document {number}", np.int32), end]
+    return np.concatenate(pieces), [0, *accumulate(len(document) + 1 for document in documents)]
+
+
+def token_array(tokens: Sequence[int], name: str, dtype: type) -> np.ndarray:
+    """(T,) of token ids as they are; InputError where they are fractions, words or below 0."""
+    array = np.asarray(tokens)
+    whole = array.ndim == 1 and (array.dtype.kind in "iu" or not array.size)
+    if not whole or (array.size and not 0 <= array.min() <= array.max() <= np.iinfo(dtype).max):
+        raise InputError(
+            f"{name} is {tokens!r:.60}: give a list of token ids, whole numbers from 0 up, "
+            "tokenizer.encode(text)"
+        )
+    return array.astype(dtype)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from operator import index
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 END = "<|end|>"
 SMALLEST = 257  # the 256 bytes and the end of a document
@@ -50,6 +51,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, on all cores."""
+        check_list("texts", texts)
         if any(NOT_UTF8.search(text) for text in texts):
             return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
@@ -72,7 +74,7 @@ class Tokenizer:
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Token ids to the exact bytes; the end token is nothing."""
         byte_of = {sign: byte for byte, sign in _byte_to_sign().items()}
-        signs = "".join(self._sign(int(i)) for i in ids if int(i) != self.end_token)
+        signs = "".join(self._sign(i) for i in map(index, ids) if i != self.end_token)
         return bytes(byte_of[sign] for sign in signs)
 
     def _sign(self, token: int) -> str:
@@ -108,6 +110,7 @@ class Tokenizer:
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
     """Learn the merges from `texts`; the same texts give the same tokenizer, bit for bit."""
+    check_list("texts", texts)
     if vocab_size < SMALLEST:
         raise InputError(
             f"a vocabulary of {vocab_size} is too small: byte-level BPE needs at least {SMALLEST}"

@@ -153,7 +153,7 @@ def _steps(layers: Sequence[Layer], start: int, room: float) -> Iterator[_Step]:
     """Every segment that can come next and whose backward has room."""
     for stop in range(start + 1, len(layers) + 1):
         again = _step(Segment(start, stop), layers)
-        if again.most > room:
+        if not again.most <= room:
             return  # nor has that of a longer one
         yield again
         if stop == start + 1:

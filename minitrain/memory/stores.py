@@ -45,14 +45,18 @@ class MemoryStore:
 
     def write(self, key: str, tensors: Sequence[Tensor]) -> None:
         kept = self.kept.get(key, ())
-        if [t.shape for t in kept] != [t.shape for t in tensors]:
+        if [(t.shape, t.dtype) for t in kept] != [(t.shape, t.dtype) for t in tensors]:
             kept = [torch.empty_like(t, device="cpu", pin_memory=t.is_cuda) for t in tensors]
             self.kept[key] = kept
         for copy, tensor in zip(kept, tensors):
             copy.copy_(tensor, non_blocking=True)
 
     def read(self, key: str, into: Sequence[Tensor]) -> None:
-        for tensor, copy in zip(into, self.kept[key]):
+        kept = self.kept[key]
+        assert [(t.shape, t.dtype) for t in kept] == [(t.shape, t.dtype) for t in into], (
+            f"{key} was written from tensors of other shapes or types"
+        )
+        for tensor, copy in zip(into, kept):
             tensor.copy_(copy, non_blocking=True)
 
     def commit(self) -> None:

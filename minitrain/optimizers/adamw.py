@@ -14,13 +14,52 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
 from minitrain.optimizers.groups import parameter_groups
 
+RANGES = {  # of settings: from, and to less than
+    **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), (0, math.inf)),
+    **dict.fromkeys(("smallest_weight", "clip"), (0, math.inf)),
+    "betas": (0, 1),
+    "beta2_decay": (-math.inf, 0),
+}
+OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # settings of torch's, if they are on
 CACHED = 2**16  # numbers in a piece: with g, m, v and a temporary, 1.3 MB of float32
 
 
 class OneByOne(torch.optim.Optimizer):
     """A rule that moves one parameter after the other: `start` makes its state, `move` its step."""
+
+    takes_complex = False
+
+    def add_param_group(self, param_group: dict) -> None:
+        """torch's; InputError for settings that no step can be made with, and complex weights."""
+        super().add_param_group(param_group)
+        try:
+            self._check(self.param_groups[-1])
+        except InputError:
+            del self.param_groups[-1]
+            raise
+
+    def _check(self, group: dict) -> None:
+        name = type(self).__name__
+        for setting in RANGES.keys() & group.keys():
+            (least, most), value = RANGES[setting], group[setting]
+            values = tuple(value) if setting == "betas" else (value,)
+            if len(values) != 1 + (setting == "betas") or not all(
+                least <= number < most for number in values
+            ):
+                raise InputError(
+                    f"{name} got {setting}={value}: give {least} or more, and less than {most}"
+                )
+        for setting in OF_OTHER_RULES:
+            if group.get(setting) and setting not in self.defaults:
+                raise InputError(f"{name} has no {setting}={group[setting]}: use torch's optimizer")
+        if not self.takes_complex and any(p.is_complex() for p in group["params"]):
+            raise InputError(
+                f"{name} moves real weights, and one is complex: give torch.view_as_real(weight), "
+                "or use torch.optim"
+            )
 
     def start(self, weight: Tensor, group: dict) -> dict[str, Tensor]:
         raise AssertionError(f"{type(self).__name__} must say what its state is at first")
@@ -42,12 +81,19 @@ class OneByOne(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """torch's, which casts every state to its weight's dtype: each gets its own back."""
+        for group in state_dict["param_groups"]:
+            self._check({**group, "params": ()})
         super().load_state_dict(state_dict)
         weights = [weight for group in self.param_groups for weight in group["params"]]
         for index, saved in state_dict["state"].items():
             own = self.state[weights[index]]
             for name, value in saved.items():
-                own[name] = value.to(own[name].device, copy=True)
+                if value is None:  # SGD's before its first momentum
+                    del own[name]
+                elif isinstance(value, Tensor):
+                    own[name] = value.to(own[name].device, copy=True)
+                else:  # older steps of torch's
+                    own[name] = torch.tensor(float(value))
 
 
 class NaiveAdamW(OneByOne):
@@ -131,7 +177,7 @@ def move_together(
     step: float,
 ) -> None:
     """AdamW's formula; the correction of the squares is taken out of the root, a pass less."""
-    lr, (beta1, beta2) = group["lr"], group["betas"]
+    lr, (beta1, beta2) = float(group["lr"]), group["betas"]
     correction = math.sqrt(1 - beta2**step)
     torch._foreach_lerp_(means, grads, 1 - beta1)
     torch._foreach_mul_(squares, beta2)

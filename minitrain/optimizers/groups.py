@@ -12,6 +12,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
+
+TABLES = (nn.Embedding, nn.EmbeddingBag)
+
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Two groups: the matrices decay; norms, biases and embedding tables do not.
@@ -21,7 +25,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     embedding table is the same tensor, and follows the table. Tables are known by their names, so
     that a model may be wrapped, and its parameters be pieces of those that its modules have.
     """
-    names = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    names = {
+        f"{name}.weight".lstrip(".") for name, m in model.named_modules() if isinstance(m, TABLES)
+    }
     named = model.named_parameters(remove_duplicate=False)
     tables = {id(p) for name, p in named if name in names}
     trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors come once
@@ -34,12 +40,15 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
-def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
     """Scales all gradients by one factor, so that as one vector they are at most `limit` long.
 
     Returns the length before. One factor for all keeps the direction of the step.
     """
+    parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
     norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
     norm = torch.linalg.vector_norm(norms)
     torch._foreach_mul_(gradients, clip_factor(norm, limit))
@@ -48,4 +57,6 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Ten
 
 def clip_factor(norm: Tensor, limit: float) -> Tensor:
     """What shortens a vector of length `norm` to `limit`, and leaves a shorter one as it is."""
+    if not limit >= 0:
+        raise InputError(f"gradients are clipped to {limit}: give 0 or more, such as 1.0")
     return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 
+from minitrain.errors import InputError
+
 
 def warmup_cosine(step: int, total: float, warmup: float, peak: float, floor: float = 0.0) -> float:
     """The rate of step `step` (the first is 0) in a run of `total` steps, `warmup` of them rising.
@@ -19,6 +21,11 @@ def warmup_cosine(step: int, total: float, warmup: float, peak: float, floor: fl
     The first step already moves (peak / warmup, not 0); the last of the warm-up has the peak, the
     last of the run is one step short of the floor, and every later one has the floor.
     """
+    if not all(value >= 0 for value in (step, total, warmup, peak, floor)):
+        raise InputError(
+            f"step {step} of {total}, {warmup} of them rising to {peak}, down to {floor}: give "
+            "numbers from 0 up"
+        )
     if step < warmup:
         return peak * min(1.0, (step + 1) / warmup)
     if step >= total:

@@ -31,6 +31,7 @@ class Lion(OneByOne):
 
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
         mean, (beta1, beta2), lr = state["exp_avg"], group["betas"], group["lr"]
-        direction = mean.lerp(grad, 1 - beta1).sign_()
+        both = mean.lerp(grad, 1 - beta1)
+        direction = both.sign().where(~both.isnan(), both)  # torch's sign of nan is 0: none is seen
         weight.mul_(1 - lr * group["weight_decay"]).add_(direction, alpha=-lr)
         mean.lerp_(grad, 1 - beta2)  # after its use: the newest gradient counts for more there

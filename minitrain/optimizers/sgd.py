@@ -17,6 +17,8 @@ from minitrain.optimizers.adamw import OneByOne
 class SGD(OneByOne):
     """As torch's: the decay goes through the gradient, and so through the momentum."""
 
+    takes_complex = True  # its steps are sums
+
     def __init__(
         self,
         parameters,

@@ -83,6 +83,7 @@ def to_codes(x: Tensor, form: FloatFormat) -> Tensor:
     Times a power of two that makes `form`'s subnormal numbers float32's own, the first bits of the
     float32 are the code: both formats count up in the same way.
     """
+    x = x.float()
     moved = x.abs() * 2.0 ** (FLOAT32_EXPONENT - form.smallest_exponent)
     code = moved.view(torch.int32) >> (FLOAT32_MANTISSA - form.mantissa_bits)
     sign = (x.view(torch.int32) >> (32 - form.bits)) & (1 << (form.bits - 1))

@@ -13,6 +13,7 @@ and a message of 4 bytes. Paper: Micikevicius et al. 2018 (arXiv:1710.03740). La
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
@@ -33,7 +34,12 @@ class LossScaler:
     finite_steps: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.scale > 0 and self.growth > 1 and 0 < self.backoff < 1 and self.interval > 0):
+        if not (
+            0 < self.scale < math.inf
+            and self.growth > 1
+            and 0 < self.backoff < 1
+            and self.interval > 0
+        ):
             raise InputError(
                 f"a loss scaler got {self}: it needs scale > 0, growth > 1, 0 < backoff < 1 and "
                 "interval > 0, such as 65536, 2, 0.5 and 2000"
@@ -50,7 +56,7 @@ class LossScaler:
         `all_reduce` sums over ranks, in place: a rank may hold the only gradients with an inf.
         """
         parameters = list(parameters)
-        found = parameters[0].new_zeros((), dtype=torch.float32)
+        found = torch.zeros((), device=parameters[0].device if parameters else None)
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(1.0 / self.scale)
@@ -70,5 +76,10 @@ class LossScaler:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        for name, value in state.items():
+        if state.keys() != self.state_dict().keys():
+            raise InputError(
+                f"a loss scaler's state has {', '.join(self.state_dict())}, and this one has "
+                f"{', '.join(state) or 'nothing'}: give what state_dict() gave"
+            )
+        for name, value in asdict(LossScaler(**state)).items():
             setattr(self, name, value)

@@ -26,6 +26,7 @@ def stochastic_round(x: Tensor, generator: torch.Generator | None = None) -> Ten
 
     A random number in the bits that are cut carries into the rest as often as they are large.
     """
+    x = x.float()
     noise = torch.randint(
         2**CUT_BITS, x.shape, dtype=torch.int32, device=x.device, generator=generator
     )
@@ -41,7 +42,9 @@ class MasterWeights:
     """An optimizer over BF16 weights that moves a float32 copy of each, and rounds it back.
 
     Takes a fresh torch optimizer over the BF16 parameters, whatever its rule, and gives it the
-    copies. It has what a training loop asks of an optimizer, and the masters are in its state.
+    copies. It has what a training loop asks of an optimizer, and the masters are in its state. A
+    weight that is float32 or wider is its own master; one that others have written since the last
+    step, such as model.load_state_dict, is where its master goes on from.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -51,12 +54,14 @@ class MasterWeights:
             )
         self.optimizer = optimizer
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
-        self.masters = [p.detach().float().requires_grad_() for p in self.weights]
+        wide = ((p, torch.promote_types(p.dtype, torch.float32)) for p in self.weights)
+        self.masters = [p.detach().to(dtype).requires_grad_() for p, dtype in wide]
         copies = iter(self.masters)
         for group in optimizer.param_groups:
             group["params"] = [next(copies) for _ in group["params"]]
         self.register_step_pre_hook = optimizer.register_step_pre_hook
         self.register_step_post_hook = optimizer.register_step_post_hook
+        self.register_load_state_dict_pre_hook = optimizer.register_load_state_dict_pre_hook
 
     @property
     def param_groups(self) -> list[dict]:
@@ -70,20 +75,29 @@ class MasterWeights:
 
     @torch.no_grad()
     def step(self) -> None:
+        self._follow()
         for weight, master in zip(self.weights, self.masters):
-            master.grad = None if weight.grad is None else weight.grad.float()
+            master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
         self.optimizer.step()
         for weight, master in zip(self.weights, self.masters):
-            weight.copy_(nearest(master))
+            weight.copy_(master)  # rounds to the nearest
             master.grad = None
+
+    def _follow(self) -> None:
+        """Where a weight is not its rounded master, somebody has written it."""
+        for weight, master in zip(self.weights, self.masters):
+            if weight.dtype != master.dtype:
+                master.copy_(torch.where(weight == master.to(weight.dtype), master, weight))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         assert set_to_none, "gradients are dropped, not zeroed: call zero_grad(set_to_none=True)"
         for weight in self.weights:
             weight.grad = None
 
+    @torch.no_grad()
     def state_dict(self) -> dict:
         """Laid out as the optimizer's own, with each master in its parameter's state."""
+        self._follow()
         inner = self.optimizer.state_dict()
         state = {
             index: {**inner["state"].get(index, {}), "master": master.detach()}
@@ -94,7 +108,13 @@ class MasterWeights:
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
         own = {index: dict(values) for index, values in state["state"].items()}
-        for index, master in enumerate(self.masters):
-            master.copy_(own[index].pop("master"))
+        copies = [own.get(index, {}).pop("master", None) for index in range(len(self.masters))]
+        if any(copy is None for copy in copies):
+            raise InputError(
+                "this state has no masters: it is of an optimizer without MasterWeights, whose own "
+                "load_state_dict reads it"
+            )
         held = {index: values for index, values in own.items() if values}
         self.optimizer.load_state_dict({**state, "state": held})
+        for master, copy in zip(self.masters, copies):
+            master.copy_(copy)

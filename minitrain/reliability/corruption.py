@@ -22,7 +22,7 @@ from minitrain.ranks.group import Group
 from minitrain.reliability.events import EventLog
 
 ODD = 2654435761  # Knuth's multiplier; 2 i ODD + 1 is odd for every place i
-WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
 @torch.no_grad()

@@ -21,7 +21,13 @@ from typing import Any
 import torch
 
 from minitrain.errors import InputError
-from minitrain.reliability.checkpoint.contents import ALONE, Layout, whole_layout
+from minitrain.reliability.checkpoint.contents import (
+    ALONE,
+    Layout,
+    extra_states,
+    fill_extra,
+    whole_layout,
+)
 from minitrain.reliability.events import EventLog
 from minitrain.training.state import TrainState
 
@@ -55,7 +61,9 @@ class SpikeGuard:
     z: deviations; `warmup` steps are taken unseen, unless they are not finite. After `patience`
     skipped steps in a row it goes back to a copy at least `back` steps old, at most `most` times.
     `layout`: of the model's parts, as for a checkpoint. `whose`: which ranks the log names for a
-    skipped step, asked on all of them, such as `OwnNorms(model, group).out_of_line`.
+    skipped step, asked on all of them, such as `OwnNorms(model, group).out_of_line`. `went_back`:
+    called on all of them when the state is the older one, to save it, so that what is newer on the
+    disk goes, and a run that is killed then goes on from here.
     """
 
     state: TrainState
@@ -67,6 +75,7 @@ class SpikeGuard:
     most: int = 5
     layout: Layout = field(default_factory=whole_layout)
     whose: Callable[[], list[int]] | None = None
+    went_back: Callable[[], object] = lambda: None
     loss: Running = field(default_factory=Running)
     norm: Running = field(default_factory=Running)
     skipped: int = 0  # in a row
@@ -74,7 +83,7 @@ class SpikeGuard:
     copies: list[dict[str, Any]] = field(default_factory=list)  # of the state, the older first
 
     def __post_init__(self) -> None:
-        if self.z <= 0 or min(self.warmup, self.patience, self.back) < 1:
+        if not self.z > 0 or min(self.warmup, self.patience, self.back) < 1:
             raise InputError(
                 f"z={self.z}, warmup={self.warmup}, patience={self.patience}, back={self.back}: "
                 "give numbers over 0, such as 6, 25, 3 and 20"
@@ -112,15 +121,18 @@ class SpikeGuard:
             )
         self.rollbacks, self.skipped = self.rollbacks + 1, 0
         before, kept = self.state.step, self.copies[0]
+        placed = self.layout(self.state, ALONE)
+        # First: it waits until a background save has copied what is about to change.
+        self.state.optimizer.load_state_dict(copy.deepcopy(kept["optimizer"]))
         with torch.no_grad():
-            placed = self.layout(self.state, ALONE)
             for (_, tensor), old in zip(placed.weights, kept["weights"]):
                 tensor.copy_(old)
-        self.state.optimizer.load_state_dict(copy.deepcopy(kept["optimizer"]))
         placed.settle()
+        fill_extra(self.state.extra, copy.deepcopy(kept["extra"]))
         self.state.step = kept["step"]  # the loader stays: other batches
         self.copies = [kept]
         self._note("rolled back", since=before)
+        self.went_back()
 
     def _copy(self) -> dict[str, Any]:
         weights = self.layout(self.state, ALONE).weights
@@ -128,6 +140,7 @@ class SpikeGuard:
             "step": self.state.step,
             "weights": [tensor.detach().clone() for _, tensor in weights],
             "optimizer": copy.deepcopy(self.state.optimizer.state_dict()),
+            "extra": copy.deepcopy(extra_states(self.state.extra)),
         }
 
     def _note(self, event: str, **details: Any) -> None:

@@ -49,7 +49,7 @@ class StragglerWatch:
     def __init__(
         self, group: Group, log: EventLog | None = None, every: int = 20, factor: float = 1.1
     ) -> None:
-        if every < 1 or factor <= 1:
+        if every < 1 or not factor > 1:
             raise InputError(f"every={every}, factor={factor}: give 1 or more, and over 1")
         self.group, self.log, self.every, self.factor = group, log, every, factor
         self.slow: list[int] = []

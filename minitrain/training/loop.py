@@ -112,6 +112,7 @@ def train_step(
     peers.all_reduce(loss)
     finite = scaler.unscale(parameters, peers.all_reduce) if scaler else True
     grad_norm = peers.clip(parameters, clip)
+    _counted(tokens.item(), "in this step")
     taken = finite and (accept is None or accept(loss.item(), grad_norm.item()))
     begin("optimizer")
     if taken:
@@ -137,18 +138,34 @@ def evaluate(
     autocast: torch.dtype | None = None,
     peers: Peers = ALONE,
 ) -> float:
-    """Nats per token over `batches` (on N ranks: over all of theirs), every token weighed alike."""
+    """Nats per token over `batches` (on N ranks: over all of theirs), every token weighed alike;
+    in eval mode, and then each module is as it was."""
     device = next(model.parameters()).device
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # summed loss, tokens
-    for batch in batches:
-        batch = batch.to(device)
-        with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
-        totals += torch.stack(
-            [token_weighted_loss(logits, batch.targets, 1), (batch.targets != IGNORED).sum()]
-        )
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        for batch in batches:
+            batch = batch.to(device)
+            with torch.autocast(device.type, autocast, enabled=autocast is not None):
+                logits = model(batch.tokens, batch.documents, batch.positions)  # (B, T, V)
+            totals += torch.stack(
+                [token_weighted_loss(logits, batch.targets, 1), (batch.targets != IGNORED).sum()]
+            )
+    finally:
+        for module in training:
+            module.training = True
     peers.all_reduce(totals)
-    return (totals[0] / totals[1]).item()
+    loss, tokens = totals.tolist()
+    return loss / _counted(tokens, "to evaluate on")
+
+
+def _counted(tokens: float, where: str) -> float:
+    if not tokens:
+        raise InputError(
+            f"there is no target {where}: give batches in which some are not {IGNORED}"
+        )
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -276,4 +293,11 @@ def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
 def _endless(loader: Any) -> Iterator[Any]:
     """Epoch after epoch; the loader itself keeps count of where it is."""
     while True:
-        yield from loader
+        batch = None
+        for batch in loader:
+            yield batch
+        if batch is None:
+            raise InputError(
+                "the loader gives no batch, from the start or in its second epoch: give one with "
+                "rows, which can be iterated again, as a list or a Loader can, and a generator not"
+            )

@@ -6,7 +6,8 @@ within a step. Lab: e01.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,10 +15,17 @@ from torch import nn
 
 from minitrain.precision.loss_scaling import LossScaler
 
+PROCESS = uuid.uuid4().hex
+
 
 @dataclass
 class TrainState:
-    """Updated in place, step after step; `loader` has a state_dict and a load_state_dict."""
+    """Updated in place, step after step; `loader` has a state_dict and a load_state_dict.
+
+    `extra`: what else belongs to the run and is the same on every rank, by name, such as
+    {"ema": averaged_model, "schedule": lr_scheduler, "mine": {"best": 1.9}}: anything with these
+    two methods, or a dict, of numbers, words and tensors.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -26,3 +34,8 @@ class TrainState:
     tokens: int = 0  # counted targets, over all ranks
     seconds: float = 0.0  # spent training, over all sessions
     scaler: LossScaler | None = None  # for float16
+    extra: dict[str, Any] = field(default_factory=dict)
+    run: str = ""  # so that a folder of checkpoints is one run's; a checkpoint gives back its own
+
+    def __post_init__(self) -> None:
+        self.run = self.run or f"{PROCESS}-{id(self.optimizer):x}"

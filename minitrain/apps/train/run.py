@@ -10,8 +10,9 @@ where there was none yet, the same command or --resume begins anew.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
-from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints
+from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, forget_after
 from minitrain.reliability.events import EventLog
 from minitrain.reliability.last_words import last_words, silent_ranks
 from minitrain.reliability.spikes import SpikeGuard
@@ -149,7 +150,35 @@ def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
     if not run.options.skip_spikes:
         return None
     norms = run.wiring.own_norms
-    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line)
+    saved = partial(went_back, run, log)
+    return SpikeGuard(run.state, log, whose=norms and norms.out_of_line, went_back=saved)
+
+
+def went_back(run: Run, log: EventLog) -> None:
+    """Collective: saved at once; where there is no room, later steps give theirs."""
+    if saved_or_noted(run, log, run.saver.wait):
+        return
+    with suppress(NotSaved):
+        run.saver.wait()  # a later step may still be on its way
+    if run.speaks:
+        forget_after(run.job.folder, run.state.step)
+    run.ranks.barrier()
+    saved_or_noted(run, log, run.saver.wait)
+
+
+def saved_or_noted(
+    run: Any, log: EventLog | None, wait: Callable[[], object] = lambda: None
+) -> bool:
+    """Where the disk is full, the training goes on."""
+    try:
+        run.save()
+        wait()
+    except NotSaved as error:
+        print(f"\n{error}; the training goes on", file=sys.stderr)
+        if log is not None:
+            log.write("not saved", run.state.step, said=str(error))
+        return False
+    return True
 
 
 class Saver:
@@ -162,12 +191,7 @@ class Saver:
     def __call__(self, record: StepRecord) -> None:
         if record.seconds >= self.next:
             self.next = record.seconds + SAVE_SECONDS
-            try:
-                self.run.save()
-            except NotSaved as error:
-                print(f"\n{error}; the training goes on", file=sys.stderr)
-                if self.log is not None:
-                    self.log.write("not saved", record.step, said=str(error))
+            saved_or_noted(self.run, self.log)
 
 
 def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from minitrain.data.preparation.deduplication.words import WORD, plain_bytes, shingle_hashes
 from minitrain.data.preparation.filters.rule import Rule
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 SOURCE = "13-gram overlap, Brown et al. 2020 (2005.14165), appendix C"
 
@@ -28,6 +28,7 @@ class TestSet:
     __test__ = False  # pytest would take it for tests
 
     def __init__(self, texts: Sequence[str], width: int = 13, least: int = 8) -> None:
+        check_list("texts", texts)
         if not 1 <= least <= width:
             raise InputError(f"runs of {width} words, {least} at the least: use 13 and 8")
         counts = [len(WORD.findall(plain_bytes(text))) for text in texts]

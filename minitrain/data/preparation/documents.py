@@ -1,33 +1,42 @@
 """Documents as rows: {"text": …, "id": …}, from files, folders, named texts and `datasets`.
 
-    read_rows(["crawl.jsonl.gz", "books/", "news.parquet", "sotu", "hub:HuggingFaceFW/fineweb"])
+    read_rows(["crawl.jsonl.zst", "books/", "news.parquet", "sotu", "hub:HuggingFaceFW/fineweb"])
 
-JSON lines and Parquet have a text field; .txt and .md are read as `data.text` reads them. Rows come
-one at a time, in order of name, the same every time: what was interrupted can be read again to
-where it stood. `id` says where a row is from; whatever else it held is dropped.
+JSON, JSON lines, CSV and Parquet have a text field; .txt and .md are read as `data.text` reads
+them. Rows come one at a time, in order of name, the same every time: what was interrupted can be
+read again to where it stood. `id` says where a row is from; whatever else it held is dropped. A row
+whose text is null has the text "" and is `dropped` as "no_text".
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from minitrain.data.text import NAMED, documents_of
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 Row = dict[str, Any]
 HUB = "hub:"
+NO_TEXT = "no_text"
+PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 def read_rows(sources: Sequence[str | Path], field: str = "text") -> Iterator[Row]:
     """All rows of all sources; a text that is not there, or is no text, is an InputError."""
+    names = _names(sources)
     for source in sources:
-        yield from _rows_of(source, field)
+        yield from _rows_of(source, field, names)
+
+
+def read_texts(sources: Sequence[str | Path], field: str = "text") -> list[str]:
+    """All texts that there are."""
+    return [row["text"] for row in read_rows(sources, field) if not row.get("dropped")]
 
 
 def dataset_rows(
@@ -40,6 +49,7 @@ def dataset_rows(
 
 def check_sources(sources: Sequence[str | Path]) -> None:
     """InputError for the first that cannot be read, before any work is done."""
+    check_list("sources", sources)
     if not sources:
         raise InputError("there is no source: give files, folders, or a name such as sotu")
     for source in sources:
@@ -53,11 +63,24 @@ def source_bytes(sources: Sequence[str | Path]) -> int | None:
     if any(_is_named(source) for source in sources):
         return None
     files = [file for source in sources for file in _files(Path(source))]
-    packed = any(file.suffix in (".gz", ".parquet") for file in files)
+    packed = any(file.suffix.lower() in (*PACKED, ".parquet") for file in files)
     return None if packed else sum(file.stat().st_size for file in files)
 
 
-def _rows_of(source: str | Path, field: str) -> Iterator[Row]:
+def _names(sources: Sequence[str | Path]) -> dict[Path, str]:
+    """Of each file its path in its folder; all of its path, where two were called the same."""
+    check_list("sources", sources)
+    paths = [Path(source) for source in sources if not _is_named(source)]
+    found = {
+        file: file.relative_to(path).as_posix() if path.is_dir() else file.name
+        for path in paths
+        for file in _files(path)
+    }
+    counts = Counter(found.values())
+    return {file: name if counts[name] == 1 else str(file) for file, name in found.items()}
+
+
+def _rows_of(source: str | Path, field: str, names: dict[Path, str]) -> Iterator[Row]:
     if str(source).startswith(HUB):
         yield from dataset_rows(_from_hub(str(source).removeprefix(HUB)), str(source), field)
     elif _is_named(source):
@@ -65,7 +88,7 @@ def _rows_of(source: str | Path, field: str) -> Iterator[Row]:
             yield {"text": text, "id": f"{source}:{number}"}
     else:
         for file in _files(Path(source)):
-            yield from _reader(file)(file, field)
+            yield from _reader(file)(file, field, names[file])
 
 
 def _is_named(source: str | Path) -> bool:
@@ -82,34 +105,55 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     files = sorted(
-        file
-        for file in path.rglob("*")
-        if file.is_file() and file.name.endswith(tuple(READERS)) and not file.name.startswith(".")
+        file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")
     )
     if not files:
         raise InputError(f"the folder {path} holds no {', '.join(READERS)} file: put one there")
     return files
 
 
-def _reader(file: Path) -> Callable[[Path, str], Iterator[Row]]:
-    for ending, reader in READERS.items():
-        if file.name.endswith(ending):
-            return reader
-    raise InputError(f"{file} is of no kind that can be read: give one of {', '.join(READERS)}")
+def _reader(file: Path) -> Callable[[Path, str, str], Iterator[Row]]:
+    ending = file.suffix.lower()
+    packed = ending in PACKED
+    ending = Path(file.stem).suffix.lower() if packed else ending
+    if ending not in READERS or (packed and READERS[ending] in (_plain, _parquet)):
+        raise InputError(
+            f"{file} is of no kind that can be read: give one of {', '.join(READERS)} (the first "
+            f"five packed as {', '.join(PACKED)}, too), and leave others out of a folder"
+        )
+    return READERS[ending]
 
 
-def _json_lines(file: Path, field: str) -> Iterator[Row]:
-    opened, number = gzip.open if file.suffix == ".gz" else open, 0
+def _opened(file: Path) -> Any:
+    from pyarrow import input_stream
+
+    return input_stream(str(file), compression=PACKED.get(file.suffix.lower()))
+
+
+def _json(file: Path, field: str, name: str) -> Iterator[Row]:
+    """A list of objects, or one; many files of this name are JSON lines."""
     try:
-        with opened(file, "rt", encoding="utf-8-sig") as lines:
+        with _opened(file) as data:
+            whole = json.loads(data.read().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        yield from _json_lines(file, field, name)  # which also says what is wrong
+        return
+    for number, row in enumerate(whole if isinstance(whole, list) else [whole], start=1):
+        yield _row(row, field, f"{name}:{number}")
+
+
+def _json_lines(file: Path, field: str, name: str) -> Iterator[Row]:
+    number = 0
+    try:
+        with TextIOWrapper(_opened(file), encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield _row(_parsed(line, file, number), field, f"{file.name}:{number}")
+                    yield _row(_parsed(line, file, number), field, f"{name}:{number}")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file} is not UTF-8 after line {number:,}: save it as UTF-8, for example with iconv"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise InputError(
             f"{file} cannot be read after line {number:,} ({error}): copy or fetch it again"
         ) from error
@@ -125,30 +169,56 @@ def _parsed(line: str, file: Path, number: int) -> Any:
         ) from error
 
 
-def _parquet(file: Path, field: str) -> Iterator[Row]:
+def _csv(file: Path, field: str, name: str, delimiter: str = ",") -> Iterator[Row]:
+    from pyarrow import ArrowException, csv
+
+    if not file.stat().st_size:
+        return
+    lines = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    how = csv.ReadOptions(block_size=CSV_BLOCK), lines
+    try:
+        fields = csv.open_csv(_opened(file), *how).schema.names
+        only = [field] if field in fields else []
+        text = csv.ConvertOptions(column_types={field: "string"}, include_columns=only)
+        yield from _columns(csv.open_csv(_opened(file), *how, text), fields, file, field, name)
+    except (OSError, ArrowException) as error:
+        raise InputError(f"{file} cannot be read ({error}): write it again") from error
+
+
+def _columns(
+    batches: Iterable[Any], fields: Sequence[str], file: Path, field: str, name: str
+) -> Iterator[Row]:
+    if field not in fields:
+        raise InputError(_no_field(str(file), field, fields))
+    number = 0
+    for batch in batches:
+        for text in batch.column(field).to_pylist():
+            yield _row({field: text}, field, f"{name}:{number}")
+            number += 1
+
+
+def _parquet(file: Path, field: str, name: str) -> Iterator[Row]:
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
     try:
         opened = parquet.ParquetFile(file)
-        if field not in opened.schema_arrow.names:
-            raise InputError(_no_field(str(file), field, opened.schema_arrow.names))
         batches = opened.iter_batches(columns=[field], batch_size=1000)
-        every = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-        for number, text in enumerate(every):
-            yield _row({field: text}, field, f"{file.name}:{number}")
+        yield from _columns(batches, opened.schema_arrow.names, file, field, name)
     except (OSError, ArrowException) as error:
         raise InputError(f"{file} is no Parquet file ({error}): write it again") from error
 
 
-def _plain(file: Path, field: str) -> Iterator[Row]:
+def _plain(file: Path, field: str, name: str) -> Iterator[Row]:
     for number, text in enumerate(documents_of(file)):
-        yield {"text": text, "id": f"{file.name}:{number}"}
+        yield {"text": text, "id": f"{name}:{number}"}
 
 
 def _row(row: Any, field: str, name: str) -> Row:
     if not isinstance(row, Mapping) or field not in row:
         raise InputError(_no_field(name, field, row if isinstance(row, Mapping) else ()))
+    if row[field] is None:
+        return {"text": "", "id": name, "dropped": NO_TEXT}
     if not isinstance(row[field], str):
         raise InputError(
             f"'{field}' of {name} is {row[field]!r:.60} and no text: give the field that has it, "
@@ -176,9 +246,13 @@ def _from_hub(name: str) -> Iterable[Mapping[str, Any]]:
         ) from error
 
 
-READERS: dict[str, Callable[[Path, str], Iterator[Row]]] = {
+CSV_BLOCK = 2**26  # bytes, and so of the longest row
+READERS: dict[str, Callable[[Path, str, str], Iterator[Row]]] = {
     ".jsonl": _json_lines,
-    ".jsonl.gz": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
     ".txt": _plain,
     ".md": _plain,

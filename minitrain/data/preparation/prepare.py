@@ -34,7 +34,7 @@ from minitrain.data.preparation.deduplication.clusters import clusters
 from minitrain.data.preparation.deduplication.exact import firsts_of
 from minitrain.data.preparation.deduplication.near import pairs_of_keys
 from minitrain.data.preparation.deduplication.substring import cut_repeats
-from minitrain.data.preparation.documents import Row, source_bytes
+from minitrain.data.preparation.documents import NO_TEXT, Row, source_bytes
 from minitrain.data.preparation.drops import Drops, add_drop, size_bytes
 from minitrain.data.preparation.report import Report, write_report
 from minitrain.data.preparation.same import check_same_settings
@@ -178,7 +178,10 @@ def _reasons(work: Path, numbers: range) -> str:
         return "none was read; give sources that are not empty"
     ordered = sorted(totals.items(), key=lambda pair: -pair[1])[:3]
     dropped = ", ".join(f"{reason} dropped {count}" for reason, count in ordered)
-    return f"{dropped}; use other --filters or another --language"
+    remedy = "use other --filters or another --language"
+    if ordered[0][0] == NO_TEXT:
+        remedy = "give the field that has the text, with --field"
+    return f"{dropped}; {remedy}"
 
 
 def _saved(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minitrain.data.preparation.contamination import TestSet
 from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
-from minitrain.data.preparation.documents import check_sources, read_rows
+from minitrain.data.preparation.documents import check_sources, read_texts
 from minitrain.data.preparation.filters.c4 import C4, sentence_lines
 from minitrain.data.preparation.filters.classifier import Classifier
 from minitrain.data.preparation.filters.fineweb import FINEWEB
@@ -67,6 +67,8 @@ class Settings:
                 f"passages {self.passages}, shard_tokens {self.shard_tokens}, block_bytes "
                 f"{self.block_bytes}: use 0 or more, and 1 or more of the others"
             )
+        if not 0 <= self.least <= 1:
+            raise InputError(f"least {self.least}: a probability is 0 to 1")
         if self.tokenizer is None and self.vocab_size < SMALLEST:
             raise InputError(f"a vocabulary of {self.vocab_size}: use {SMALLEST} or more")
 
@@ -84,7 +86,7 @@ class Settings:
         if self.classifier is not None:
             steps.append(self._classified())
         if self.test is not None:
-            texts = [row["text"] for row in read_rows([self.test], self.field)]
+            texts = read_texts([self.test], self.field)
             steps.append(Filter((TestSet(texts).rule(),)))
         return [*steps, masked] if self.mask else steps
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.data.packing import IGNORED, Packed, pack_stream
+from minitrain.data.packing import IGNORED, Packed, pack_stream, row_numbers
 from minitrain.data.stream.token_rows import TokenRows
 from minitrain.errors import InputError
 
@@ -46,8 +46,7 @@ class RowsWithout:
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """(N, T) each, as in `Packed`."""
-        at = rows if isinstance(rows, slice) else np.asarray(rows, np.int64)
-        whole = self.rows[self.kept[at]]
+        whole = self.rows[self.kept[row_numbers(rows, len(self))]]
         out = torch.isin(whole.documents, self.documents)  # (N, T)
         return Packed(whole.tokens, whole.targets.masked_fill(out, IGNORED), whole.documents)
 
@@ -55,6 +54,8 @@ class RowsWithout:
 def hold_out(rows: TokenRows, seed: int, part: float = 0.04, most_rows: int = 200) -> HeldOut:
     """A part of the documents, drawn by `seed`, of at most so many rows; the end of the text, where
     there are too few documents."""
+    if not 0 < part < 1 or most_rows < 1:
+        raise InputError(f"part {part}, {most_rows} rows: hold out between 0 and 1, and 1 or more")
     count = min(int(part * rows.index.documents), most_rows * rows.length)
     if count < 1:
         return _without_the_end(rows, part, most_rows)

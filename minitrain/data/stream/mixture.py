@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.data.packing import Packed
+from minitrain.data.packing import Packed, row_numbers
 from minitrain.data.stream.order import permutation
 from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
@@ -28,8 +29,10 @@ from minitrain.errors import InputError
 
 def tempered(sizes: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:
     """Weights that sum to 1, for sources of these sizes; a temperature of inf makes them equal."""
-    if not sizes or min(sizes) <= 0 or not temperature > 0:
-        raise InputError(f"sizes {tuple(sizes)}, temperature {temperature}: all have to be over 0")
+    if not sizes or not all(0 < size < inf for size in sizes) or not temperature > 0:
+        raise InputError(
+            f"sizes {tuple(sizes)}, temperature {temperature}: all have to be over 0, sizes finite"
+        )
     largest = max(sizes)
     scaled = [(size / largest) ** (1 / temperature) for size in sizes]
     return tuple(value / sum(scaled) for value in scaled)
@@ -54,7 +57,7 @@ class JoinedRows:
         return self.starts[-1]
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
-        wanted = np.arange(len(self))[rows if isinstance(rows, slice) else np.asarray(rows, int)]
+        wanted = row_numbers(rows, len(self))
         source = np.searchsorted(self.starts, wanted, side="right") - 1
         order = np.argsort(source, kind="stable")
         pieces = [
@@ -82,10 +85,14 @@ class Mixture:
 
     def __post_init__(self) -> None:
         for weights in (self.weights, self.last_weights or self.weights):
-            if len(weights) != len(self.sizes) or min(weights) < 0 or not sum(weights) > 0:
+            if (
+                len(weights) != len(self.sizes)
+                or not all(0 <= weight < inf for weight in weights)
+                or not 0 < sum(weights) < inf
+            ):
                 raise InputError(
-                    f"weights {weights} for {len(self.sizes)} sources: give one each, none below "
-                    "0 and not all 0"
+                    f"weights {weights} for {len(self.sizes)} sources: give one each, finite, "
+                    "none below 0 and not all 0"
                 )
         if min(self.sizes) < 1 or self.samples < 1 or not 0 <= self.anneal_from < 1:
             raise InputError(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from minitrain.data.packing import token_array
 from minitrain.errors import InputError
 from minitrain.paths import write_atomically, write_bytes_atomically
 
@@ -82,8 +83,12 @@ def write_shard(
     if not 0 <= end_token < vocab_size:
         raise InputError(f"end token {end_token}: use one of the vocabulary, 0 to {vocab_size - 1}")
     sizes = np.array([len(document) + 1 for document in documents], np.int64)
-    every = chain.from_iterable(chain(document, (end_token,)) for document in documents)
-    tokens = np.fromiter(every, np.int64, sizes.sum())
+    end = np.array([end_token])
+    pieces = (
+        (token_array(document, f"document {n}", np.int64), end)
+        for n, document in enumerate(documents)
+    )
+    tokens = np.concatenate([np.empty(0, np.int64), *chain.from_iterable(pieces)])
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
         raise InputError(
             f"tokens reach from {tokens.min()} to {tokens.max()}, and the vocabulary has "

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.data.packing import IGNORED, PADDING, Packed
+from minitrain.data.packing import IGNORED, PADDING, Packed, row_numbers
 from minitrain.data.stream.token_files import open_shard, read_index
 from minitrain.errors import InputError
 
@@ -46,18 +46,13 @@ class TokenRows:
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """(N, T) each, as in `Packed`."""
-        count = len(self)
-        if isinstance(rows, slice):
-            rows = range(count)[rows]
-        wanted = np.asarray(rows, np.int64).tolist()
+        wanted = row_numbers(rows, len(self)).tolist()
         # What a row reads and what it is asked for are one token apart.
         spans = np.empty((len(wanted), self.length + 1), np.int32)
         owners = np.empty((len(wanted), self.length), np.int32)
         padded = {}  # where padding begins, of rows that have some
         for place, row in enumerate(wanted):
-            if not -count <= row < count:
-                raise IndexError(f"row {row} of {count}")
-            filled = self._fill(row % count, spans[place], owners[place])
+            filled = self._fill(row, spans[place], owners[place])
             if filled < self.length:
                 padded[place] = filled
         tokens, targets = spans[:, :-1], spans[:, 1:]

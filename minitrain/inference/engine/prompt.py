@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 
 
 def as_tokens(prompt: Sequence[int]) -> list[int]:
-    """A list or a tensor (T,) of token numbers; InputError for text, and for a single number."""
+    """A list or a tensor (T,) of token numbers; InputError for text, fractions, a single number."""
     try:
-        return [int(token) for token in prompt]
+        return [index(token) for token in prompt]
     except (TypeError, ValueError):
         raise InputError(
             f"a prompt is {prompt!r:.40}: give a list of token numbers, tokenizer.encode(text)"

@@ -50,6 +50,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.inner = make([self._of_pieces(group) for group in groups])
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self._share()
+        self.register_load_state_dict_pre_hook = self.inner.register_load_state_dict_pre_hook
         self.shelves: list[Shelf] = []  # of each unit's state, where it is offloaded
         zero.watch.own.update((self, self.inner))
         for unit in zero.trained:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from minitrain.reliability.checkpoint.contents import (
     whole_layout,
 )
 from minitrain.reliability.checkpoint.files import Box
-from minitrain.reliability.checkpoint.folder import NotSaved, final_folder, vote_against
+from minitrain.reliability.checkpoint.folder import MANIFEST, NotSaved, vote_against
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 from minitrain.reliability.checkpoint.save import finish, prepare
 from minitrain.training.state import TrainState
@@ -45,8 +45,9 @@ from minitrain.training.state import TrainState
 class BackgroundSaver:
     """`save` in place of `save_checkpoint`, and `wait` at the end of the run.
 
-    `optimizer` is the one that moves the weights: its step waits for the copy. Whoever writes to
-    weights or to its state in another way calls `wait_copied` first. `stall_seconds` is how long
+    `optimizer` is the one that moves the weights: its step and its load_state_dict wait for the
+    copy, and so do load_checkpoint and SpikeGuard, which begin with that. Whoever writes to weights
+    in another way calls `wait_copied` first. `stall_seconds` is how long
     the training has waited for all of it, the copies and the saves before among them. `after` is
     called on rank 0, beside the training, with each checkpoint that is complete: to upload it.
     """
@@ -74,7 +75,10 @@ class BackgroundSaver:
         self._writer: threading.Thread | None = None
         self._failed: NotSaved | None = None
         self._behind: InputError | None = None
+        self._followed: float | None = None  # when the last one that `after` had was made
         optimizer.register_step_pre_hook(lambda *_: self.wait_copied())
+        if hasattr(optimizer, "register_load_state_dict_pre_hook"):
+            optimizer.register_load_state_dict_pre_hook(lambda *_: self.wait_copied())
 
     def save(self, state: TrainState, files: Mapping[str, bytes] | None = None) -> None:
         """All ranks call it. Raises NotSaved for the save *before*, where that one failed: then
@@ -82,16 +86,15 @@ class BackgroundSaver:
         began = time.perf_counter()
         try:
             self._join()
-            if final_folder(self.run, state.step).is_dir():
-                return
-            error = prepare(self.run, state.step, self.ranks)
-            what = contents(state, self.layout, self.ranks, files or {})
-            event = self._record(what)
-            what = self._with_copies(what, lambda name: name not in what.still)
-            self._copied.clear()
-            arguments = (state.step, what, error, event)
-            self._writer = threading.Thread(target=self._write, args=arguments)
-            self._writer.start()
+            with ExitStack() as stack:
+                error = prepare(self.run, state, self.ranks, stack)
+                what = contents(state, self.layout, self.ranks, files or {})
+                event = self._record(what)
+                what = self._with_copies(what, lambda name: name not in what.still)
+                self._copied.clear()
+                arguments = (what, error, event, stack.pop_all())
+                self._writer = threading.Thread(target=self._write, args=arguments)
+                self._writer.start()
         finally:
             self.stall_seconds += time.perf_counter() - began
 
@@ -122,15 +125,21 @@ class BackgroundSaver:
             raise failed
 
     def _write(
-        self, step: int, what: Contents, error: OSError | None, event: torch.cuda.Event | None
+        self,
+        what: Contents,
+        error: Exception | None,
+        event: torch.cuda.Event | None,
+        turn: ExitStack,
     ) -> None:
+        step = what.step
         try:
             try:
                 with _beside(event):
                     what = self._with_copies(what, lambda name: name in what.still)
             finally:
                 self._copied.set()
-            checkpoint = finish(self.run, step, what, self.ranks, self.keep, error)
+            with turn:
+                checkpoint = finish(self.run, what, self.ranks, self.keep, error)
             self._follow_up(checkpoint)
         except NotSaved as failed:
             self._failed = failed
@@ -143,7 +152,8 @@ class BackgroundSaver:
 
     def _follow_up(self, checkpoint: Path) -> None:
         """On rank 0 alone, whose error the others cannot know of: so it is raised at the end."""
-        if self.ranks.rank > 0:
+        made = (checkpoint / MANIFEST).stat().st_mtime_ns
+        if self.ranks.rank > 0 or made == self._followed:
             return
         try:
             self.after(checkpoint)
@@ -151,7 +161,7 @@ class BackgroundSaver:
             self._behind = InputError(f"{checkpoint} is whole, but what follows failed: {failed}")
             print(f"{self._behind}; the training goes on", file=sys.stderr)
         else:
-            self._behind = None
+            self._behind, self._followed = None, made
 
     def _record(self, what: Contents) -> torch.cuda.Event | None:
         """A GPU may still be at work on the weights when `save` is called."""

@@ -4,6 +4,7 @@
     optimizer.safetensors    state.NAME.exp_avg …: by parameter, so that other ranks can read it
     optimizer.json           the settings of each parameter's group, and what is no tensor
     progress.json            step, tokens, seconds, the loss scaler; the schedule follows from these
+    extra.pt                 what else the run has, in TrainState.extra
     rank-000.safetensors     one rank's random generators    rank-000.json   its place in the data
 
 Where every rank has a part, the first three are model-000…, model-001…: one a rank. Lab: e12.
@@ -11,11 +12,14 @@ Where every rank has a part, the first three are model-000…, model-001…: one
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -25,6 +29,7 @@ from minitrain.reliability.checkpoint.files import Box
 from minitrain.reliability.checkpoint.placement import Place, Placed, whole_place
 from minitrain.training.state import TrainState
 
+EXTRA = "extra.pt"
 Named = Callable[[nn.Module], dict[str, Tensor]]  # a model's tensors, or views of them, by name
 
 
@@ -54,6 +59,8 @@ class Contents:
     optimizer's state. Buffers and generators may change in the next forward.
     """
 
+    step: int
+    run: str  # whose it is
     tensors: dict[str, list[Box]]
     files: dict[str, bytes]
     still: frozenset[str]
@@ -63,6 +70,10 @@ def own_names(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers under their own names; a tied one under its first."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(
+                f"{name} is a {type(tensor).__name__} and no tensor: keep it in TrainState.extra"
+            )
         found.setdefault(id(tensor), (name, tensor.detach()))
     return dict(found.values())
 
@@ -75,7 +86,7 @@ def whole_layout(named: Named = own_names) -> Layout:
             return Placed([], [])
         check_whole(state.model)
         writes = ranks.rank == 0
-        weights = named(state.model)
+        weights = {**named(state.model), **_only_moved(state)}
         places = [(whole_place(n, t.shape, writes), t) for n, t in weights.items()]
         return Placed(places, whole_parameters(state, writes))
 
@@ -101,11 +112,20 @@ def check_whole(model: nn.Module) -> None:
 def whole_parameters(state: TrainState, writes: bool = True) -> list[Place]:
     """The optimizer's parameters by the model's own names; by their number, where it moves others
     than the model's (a float32 copy of each)."""
+    return [whole_place(name, p.shape, writes) for name, p in _moved(state)]
+
+
+def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     names = {id(parameter): name for name, parameter in state.model.named_parameters()}
-    moved = [p for group in state.optimizer.param_groups for p in group["params"]]
-    return [
-        whole_place(names.get(id(p), str(index)), p.shape, writes) for index, p in enumerate(moved)
-    ]
+    moved = (p for group in state.optimizer.param_groups for p in group["params"])
+    return [(names.get(id(p), str(index)), p) for index, p in enumerate(moved)]
+
+
+def _only_moved(state: TrainState) -> dict[str, Tensor]:
+    """Parameters of the optimizer that are not the model's, such as a loss's temperature; the
+    masters of MasterWeights lie in its state."""
+    own = {id(p) for p in (*state.model.parameters(), *getattr(state.optimizer, "masters", ()))}
+    return {f"optimizer.{n}": p.detach() for n, p in _moved(state) if id(p) not in own}
 
 
 def contents(
@@ -119,18 +139,58 @@ def contents(
         weights = [box for place, tensor in placed.weights for box in _owned(place, tensor)]
         kept, settings = _optimizer(state.optimizer.state_dict(), placed.parameters)
         tensors |= {f"model{part}": weights, f"optimizer{part}": kept}
-        files[f"optimizer{part}.json"] = json.dumps(settings).encode()
+        files[f"optimizer{part}.json"] = _json(settings, "the optimizer's state or settings")
     still = {name for name, _, _ in tensors.get(f"optimizer{part}", ())}
     moved = {} if state.model is None else {_storage(p) for p in state.model.parameters()}
     still |= {place.name for place, tensor in placed.weights if _storage(tensor) in moved}
     if ranks.rank == 0:
         progress = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
-        if state.scaler:
+        if state.scaler is not None:
             progress["scaler"] = state.scaler.state_dict()
         files |= {"progress.json": json.dumps(progress).encode(), **extra}
+        if state.extra:
+            files[EXTRA] = _saved_extra(state.extra)
     own = f"rank-{ranks.rank:03d}"
     tensors[own], files[f"{own}.json"] = _own(state.loader, own)
-    return Contents(tensors, files, frozenset(still))
+    return Contents(state.step, state.run, tensors, files, frozenset(still))
+
+
+def extra_states(extra: dict[str, Any]) -> dict[str, Any]:
+    """Of each its state_dict; a dict is its own."""
+    for name, value in extra.items():
+        if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
+            raise InputError(
+                f"extra[{name!r}] is a {type(value).__name__}, which has no load_state_dict: give "
+                "a dict, such as {'value': …}"
+            )
+    return {n: v if isinstance(v, dict) else v.state_dict() for n, v in extra.items()}
+
+
+def fill_extra(extra: dict[str, Any], states: dict[str, Any]) -> None:
+    for name, value in extra.items():
+        if isinstance(value, dict):
+            value.clear()
+            value.update(states[name])
+        else:
+            value.load_state_dict(states[name])
+
+
+def _saved_extra(extra: dict[str, Any]) -> bytes:
+    data = io.BytesIO()
+    try:
+        torch.save(extra_states(extra), data)
+        read_extra(data.getvalue())
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"extra of {', '.join(extra)} holds more than numbers, words and tensors, which alone "
+            "can be read without running code: leave the rest out of it"
+        ) from error
+    return data.getvalue()
+
+
+def read_extra(data: bytes) -> dict[str, Any]:
+    """What runs no code when it is read."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 def _storage(tensor: Tensor) -> int:
@@ -168,11 +228,30 @@ def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
 
 def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
     """Settings, and to whom they apply."""
-    return [{**group, "params": [places[i].name for i in group["params"]]} for group in groups]
+    plain = (
+        {k: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for k, v in group.items()}
+        for group in groups
+    )
+    return [{**group, "params": [places[i].name for i in group["params"]]} for group in plain]
+
+
+def _json(content: Any, name: str) -> bytes:
+    try:
+        return json.dumps(content).encode()
+    except TypeError as error:
+        raise InputError(
+            f"{name} is more than numbers, words and a parameter's tensors ({error}), which a "
+            "checkpoint cannot keep: save it with torch.save"
+        ) from error
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
     """What a rank has for itself alone."""
+    if not hasattr(loader, "state_dict"):
+        raise InputError(
+            f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "
+            "would not know its place: give a Loader, or one of torchdata's"
+        )
     states = generator_states()
     numpy_kind, words, *numpy_rest = states.numpy
     own = {
@@ -181,4 +260,4 @@ def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
         "python": states.python,
     }
     boxes = [(f"{name}.{device}", state, (0,)) for device, state in states.torch.items()]
-    return boxes, json.dumps(own).encode()
+    return boxes, _json(own, "the loader's state")

@@ -6,7 +6,14 @@
     runs/NAME/step-00000120/             one atomic rename
 
 Killed at any moment, the disk holds the checkpoint before or the new one, never half of one; the
-next run clears away what a kill has left. Votes are files, not messages: a writer beside the
+next run clears away what a kill has left. One saver at a time writes into a folder.
+
+A run that has gone back comes to a step once more: its save takes the place of the older one, and
+what is newer goes, the oldest first, so that a kill finds the newest one of before or the new one:
+
+    step 5 10 15    back to 10, saved: 5 10' 15    15 removed: 5 10'
+
+Votes are files, not messages: a writer beside the
 training must not mix its messages with the training's. Lab: e12.
 """
 
@@ -15,16 +22,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.files import Checksums, checksums, flush_folder, write_file
 from minitrain.reliability.checkpoint.keep import Keep
 
 MANIFEST = "manifest.json"
+LOCK = ".saving.lock"
+STEP = re.compile(r"step-\d{8,}")  # not step-00000015-copy, which is whoever's made it
+LEFT = re.compile(r"\.step-\d{8,}\.(saving|removing|given-up)")
 PATIENCE_SECONDS = 600.0  # for the slowest rank's files
 LOOK_SECONDS = 0.002
 
@@ -34,6 +48,10 @@ class NotSaved(InputError):
 
     Every rank raises it for the same step.
     """
+
+
+class Taken(NotSaved):
+    """The folder is another run's, or another process writes there."""
 
 
 def final_folder(run: Path, step: int) -> Path:
@@ -46,7 +64,8 @@ def saving_folder(run: Path, step: int) -> Path:
 
 def checkpoints(run: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first; a half-written one has another name."""
-    return sorted(path for path in run.glob("step-*") if (path / MANIFEST).is_file())
+    found = (path for path in run.glob("step-*") if STEP.fullmatch(path.name))
+    return sorted((path for path in found if (path / MANIFEST).is_file()), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -54,8 +73,9 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """`path` itself if it is a checkpoint, else the newest one in the run's folder `path`."""
-    if path.name.startswith("step-") and path.is_dir():
+    """`path` itself if it is a checkpoint, or a copy or a link of one; else the newest one in the
+    run's folder `path`."""
+    if path.is_dir() and (path.name.startswith("step-") or (path / MANIFEST).is_file()):
         return path
     if not path.is_dir():
         raise InputError(f"there is no folder {path}: give the folder of a run (runs/NAME)")
@@ -98,10 +118,54 @@ def newest_whole(run: Path) -> Path | None:
 # --- writing one: begin (rank 0), vote (each), commit (rank 0) ---
 
 
+@contextlib.contextmanager
+def turn(run: Path) -> Iterator[None]:
+    """Waits until no other process or thread saves into the folder; a kill frees it."""
+    run.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run / LOCK, timeout=PATIENCE_SECONDS, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise Taken(
+            f"another process has been saving there for {PATIENCE_SECONDS:g} s: look at it, or "
+            "give this run a folder of its own"
+        ) from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows: it goes with the release
+            os.unlink(lock.lock_file)
+        lock.release()
+
+
+def check_owner(run: Path, step: int, owner: str) -> None:
+    """Taken where another run than `owner` has saved this step or later ones."""
+    for path in checkpoints(run):
+        if step_of(path) >= step and not _is_of(path, owner):
+            raise Taken(
+                f"another run has saved {path.name} there: give each run a folder of its own, or "
+                "load that checkpoint to go on with it"
+            )
+
+
 def begin(run: Path, step: int) -> None:
     """An empty folder to write into, and nothing left of what a killed run had begun."""
     clear_leftovers(run)
     saving_folder(run, step).mkdir(parents=True)
+
+
+def _is_of(checkpoint: Path, owner: str | None) -> bool:
+    """Where either does not say which run it is, it is taken for the same."""
+    return None in (owner, other := _manifest(checkpoint).get("run")) or other == owner
+
+
+def _manifest(checkpoint: Path) -> dict:
+    """Empty, where it cannot be read."""
+    try:
+        manifest = json.loads((checkpoint / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
@@ -117,30 +181,70 @@ def vote_against(run: Path, step: int, rank: int) -> None:
     (saving_folder(run, step) / f".vote-{rank:03d}.failed").touch()
 
 
-def commit(run: Path, step: int, ranks: int, keep: Keep, patience: float | None = None) -> Path:
-    """Waits for all votes, and gives the step its name. After OSError or NotSaved it is gone."""
+def commit(
+    run: Path,
+    step: int,
+    ranks: int,
+    keep: Keep,
+    patience: float | None = None,
+    owner: str | None = None,
+) -> Path:
+    """Waits for all votes, and gives the step its name; later steps of the run are removed. After
+    OSError or NotSaved it is gone."""
     saving, final = saving_folder(run, step), final_folder(run, step)
+    before = _doomed(final)
     try:
         votes = _votes(saving, ranks, PATIENCE_SECONDS if patience is None else patience)
         files = {name: checksum for own in votes for name, checksum in own.items()}
-        manifest = {"step": step, "ranks": ranks, "files": dict(sorted(files.items()))}
+        manifest = {
+            "step": step,
+            "ranks": ranks,
+            "run": owner,
+            "files": dict(sorted(files.items())),
+        }
         write_file(saving / MANIFEST, json.dumps(manifest, indent=1).encode())
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
         with contextlib.suppress(OSError):  # no reason to lose the new one
-            _retire(run, keep)  # those that a kill after the rename has left would add up
-        os.rename(saving, final)
+            _retire(run, step, keep, owner)  # those that a kill after the rename has left add up
+        if _manifest(final).get("files") == manifest["files"]:
+            give_up(run, step)  # to the last bit the one that is there
+        else:
+            _replace(saving, final, before)
     except BaseException:
         give_up(run, step)
         raise
     flush_folder(run)
-    _retire(run, keep)
+    forget_after(run, step)
+    _retire(run, step, keep, owner)
     return final
 
 
-def _retire(run: Path, keep: Keep) -> None:
-    for old in keep.doomed(map(step_of, checkpoints(run))):
+def forget_after(run: Path, step: int) -> None:
+    """By one rank: removes later steps, the oldest first; until the last goes, it is the newest."""
+    for path in checkpoints(run):
+        if step_of(path) > step:
+            _remove(path)
+
+
+def _replace(saving: Path, final: Path, before: Path) -> None:
+    if final.exists():
+        os.rename(final, before)
+    try:
+        os.rename(saving, final)
+    except OSError:
+        if before.exists():
+            os.rename(before, final)
+        raise
+    if before.exists():
+        with contextlib.suppress(OSError):  # the next save clears it away
+            _delete(before)
+
+
+def _retire(run: Path, step: int, keep: Keep, owner: str | None) -> None:
+    own = (step_of(path) for path in checkpoints(run) if _is_of(path, owner))
+    for old in keep.doomed(other for other in own if other <= step):
         _remove(final_folder(run, old))
 
 
@@ -155,18 +259,23 @@ def give_up(run: Path, step: int) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def was_committed(run: Path, step: int, patience: float | None = None) -> bool:
-    """Waits until rank 0 has given the step its name, or has given it up."""
+def was_committed(
+    run: Path, step: int, written: Checksums | None, patience: float | None = None
+) -> bool:
+    """Waits until rank 0 has given the step its name, or has given it up: then the step that is
+    there, if any, is not of these files."""
     until = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
     while saving_folder(run, step).is_dir() and time.monotonic() < until and _is_running():
         time.sleep(LOOK_SECONDS)
-    return final_folder(run, step).is_dir()
+    files = _manifest(final_folder(run, step)).get("files", {})
+    return written is not None and written.items() <= files.items()
 
 
 def clear_leftovers(run: Path) -> None:
     """Removes what a killed run has left half written or half removed."""
     for path in run.glob(".step-*"):
-        shutil.rmtree(path)
+        if LEFT.fullmatch(path.name):
+            _delete(path)
 
 
 def _votes(saving: Path, ranks: int, patience: float) -> list[dict]:
@@ -192,6 +301,14 @@ def _is_running() -> bool:
 
 def _remove(checkpoint: Path) -> None:
     """Renamed first: a kill in between leaves no checkpoint that has lost some of its files."""
-    doomed = checkpoint.with_name(f".{checkpoint.name}.removing")
-    os.rename(checkpoint, doomed)
-    shutil.rmtree(doomed)
+    os.rename(checkpoint, doomed := _doomed(checkpoint))
+    _delete(doomed)
+
+
+def _doomed(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}.removing")
+
+
+def _delete(path: Path) -> None:
+    """A link goes, what it names stays."""
+    path.unlink() if path.is_symlink() else shutil.rmtree(path)

@@ -14,10 +14,20 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.generators import GeneratorStates, restore_generators
-from minitrain.reliability.checkpoint.contents import ALONE, CheckpointRanks, Layout, whole_layout
+from minitrain.reliability.checkpoint.contents import (
+    ALONE,
+    EXTRA,
+    CheckpointRanks,
+    Layout,
+    extra_states,
+    fill_extra,
+    read_extra,
+    whole_layout,
+)
 from minitrain.reliability.checkpoint.folder import newest_checkpoint, verify
 from minitrain.reliability.checkpoint.placement import Place, Placed, whole_place
 from minitrain.reliability.checkpoint.stored import Stored, stored_in
@@ -43,18 +53,24 @@ def load_checkpoint(
             f"each has its own random state: use {manifest['ranks']} ranks, or start a new run"
         )
     placed = (layout or whole_layout())(state, ranks)
+    extra = _extra(folder, state.extra)
+    progress = json.loads((folder / "progress.json").read_text())
+    if ("scaler" in progress) != (state.scaler is not None):
+        has = "a loss scaler" if state.scaler is None else "no loss scaler"
+        raise InputError(f"{folder} has {has}, and this state is otherwise: resume as it was saved")
     with ExitStack() as stack:
         weights, kept = (stored_in(folder, kind, stack) for kind in ("model", "optimizer"))
         weights.check_names(placed)
         settings, plain = _settings(folder)
         groups = _groups(folder, state.optimizer.param_groups, placed.parameters, settings)
+        _check_state_names(folder, kept, plain, placed)
         fill(state, placed, weights, kept, groups, plain)
     own = ranks.rank if ranks.rank < manifest["ranks"] else 0
     _read_own(folder, state.loader, f"rank-{own:03d}")
-    progress = json.loads((folder / "progress.json").read_text())
     state.step, state.tokens = progress["step"], progress["tokens"]
-    state.seconds = progress["seconds"]
-    if state.scaler:
+    state.seconds, state.run = progress["seconds"], manifest.get("run") or state.run
+    fill_extra(state.extra, extra)
+    if state.scaler is not None:
         state.scaler.load_state_dict(progress["scaler"])
     return state
 
@@ -71,10 +87,24 @@ def fill(
     """Model and optimizer, from stored tensors; `groups` as an optimizer's state_dict has them."""
     copies = [copy for place, t in placed.weights for copy in weights.copies(place, t)]
     optimizer = _state(kept, placed.parameters, plain)
+    # First: it waits until a background save has copied what is about to change.
+    state.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
     for copy in copies:
         copy.make()
-    state.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
     placed.settle()
+
+
+def _extra(folder: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """What the checkpoint has for each name; InputError where the names are others."""
+    file = folder / EXTRA
+    states = read_extra(file.read_bytes()) if file.is_file() else {}
+    if states.keys() != extra.keys():
+        raise InputError(
+            f"{folder} was saved with extra of {', '.join(states) or 'nothing'}, and this state "
+            f"has {', '.join(extra) or 'nothing'}: give TrainState(extra=…) the same names"
+        )
+    extra_states(extra)
+    return states
 
 
 def _state(stored: Stored, places: list[Place], plain: dict[str, Any]) -> dict[int, dict]:
@@ -98,23 +128,28 @@ def _state_place(stored: Stored, place: Place, key: str) -> Place:
     return replace(place, name=key) if shape == place.whole else whole_place(key, shape)
 
 
-def _settings(folder: Path) -> tuple[dict[str, dict], dict[str, Any]]:
-    """Each parameter's settings, by its name, and the state that is no tensor."""
-    settings, plain = {}, {}
-    for path in sorted([folder / "optimizer.json", *folder.glob("optimizer-*.json")]):
-        if path.is_file():
-            read = json.loads(path.read_text())
-            plain |= read["plain"]
-            for group in read["param_groups"]:
-                own = {name: value for name, value in group.items() if name != "params"}
-                settings |= dict.fromkeys(group["params"], own)
+def _settings(folder: Path) -> tuple[dict[str, tuple[int, dict]], dict[str, Any]]:
+    """Each parameter's group, by its name: number and settings; and the state that is no tensor.
+    Ranks that lack a group count without it: there equal settings are one group."""
+    settings, plain, known = {}, {}, []
+    whole = folder / "optimizer.json"
+    for path in [whole] if whole.is_file() else sorted(folder.glob("optimizer-*.json")):
+        read = json.loads(path.read_text())
+        plain |= read["plain"]
+        for group in read["param_groups"]:
+            own = {name: value for name, value in group.items() if name != "params"}
+            if path == whole or own not in known:
+                known.append(own)
+            number = len(known) - 1 if path == whole else known.index(own)
+            settings |= dict.fromkeys(group["params"], (number, own))
     return settings, plain
 
 
 def _groups(
-    folder: Path, groups: list[dict], places: list[Place], settings: dict[str, dict]
+    folder: Path, groups: list[dict], places: list[Place], settings: dict[str, tuple[int, dict]]
 ) -> list[dict]:
     out, start = [], 0
+    taken: dict[int, str] = {}  # group there -> its first parameter here
     for group in groups:
         numbers = range(start, start + len(group["params"]))
         start = numbers.stop
@@ -124,9 +159,36 @@ def _groups(
                 f"{folder} has no optimizer settings for {missing[0]}: resume with the optimizer "
                 "that the run was started with"
             )
-        theirs = settings[names[0]] if names else {k: v for k, v in group.items() if k != "params"}
-        out.append({**theirs, "params": list(numbers)})
+        own = {name: value for name, value in group.items() if name != "params"}
+        for number, theirs in (settings[name] for name in names):
+            if taken.setdefault(number, names[0]) != names[0]:
+                raise _regrouped(folder, f"{taken[number]} and {names[0]} are of one group")
+            if number != settings[names[0]][0]:
+                raise _regrouped(folder, f"those of {names[0]}'s group are of several")
+            own |= {
+                name: torch.as_tensor(value) if isinstance(own.get(name), Tensor) else value
+                for name, value in theirs.items()
+            }
+        out.append({**own, "params": list(numbers)})
     return out
+
+
+def _regrouped(folder: Path, why: str) -> InputError:
+    return InputError(
+        f"the optimizer's groups are not those of {folder}, where {why}: resume with the same "
+        "groups, whose settings are saved"
+    )
+
+
+def _check_state_names(folder: Path, kept: Stored, plain: dict[str, Any], placed: Placed) -> None:
+    """InputError where there is state of a parameter that this optimizer does not move."""
+    names = {place.name for place in placed.parameters}
+    there = {key.removeprefix("state.").rsplit(".", 1)[0] for key in (*kept.boxes, *plain)}
+    if not placed.is_shared and (unknown := sorted(there - names)):
+        raise InputError(
+            f"{folder} has optimizer state of {unknown[0]}, which this optimizer does not move: "
+            "resume with the parameters that the run was started with"
+        )
 
 
 def _read_own(folder: Path, loader: Any, name: str) -> None:

@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,14 @@ from minitrain.reliability.checkpoint.contents import (
     whole_layout,
 )
 from minitrain.reliability.checkpoint.files import checksums
-from minitrain.reliability.checkpoint.folder import begin, commit, final_folder, saving_folder, vote
+from minitrain.reliability.checkpoint.folder import (
+    begin,
+    commit,
+    final_folder,
+    saving_folder,
+    turn,
+    vote,
+)
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 from minitrain.reliability.checkpoint.save import write_contents
 from minitrain.training.state import TrainState
@@ -92,9 +100,10 @@ class NeighbourMemory:
             shutil.rmtree(self.shelf / str(part), ignore_errors=True)  # of a run before this one
             os.rename(self.shelf / f"{part}.new", self.shelf / str(part))
             there = [Part.named(folder) for folder in self.shelf.glob("part-*[0-9]")]
-            older = sorted(other.step for other in there if other.rank == part.rank)[:-STEPS]
-            for other in there:
-                if other.rank == part.rank and other.step in older:
+            own = sorted(other for other in there if other.rank == part.rank)
+            stay = [other for other in own if other.step <= part.step][-STEPS:]
+            for other in own:
+                if other not in stay:  # older, or of steps that the run has gone back from
                     shutil.rmtree(self.shelf / str(other))
 
     def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
@@ -110,7 +119,9 @@ class NeighbourMemory:
         final = final_folder(run, newest.step)
         if final.is_dir():
             return final
+        stack = ExitStack()
         if self.group.rank == 0:
+            stack.enter_context(turn(run))
             begin(run, newest.step)
         self.group.barrier()
         for rank in range(newest.ranks):
@@ -119,7 +130,8 @@ class NeighbourMemory:
                 self._bring(part, run)
         self.group.barrier()
         if self.group.rank == 0:
-            commit(run, newest.step, newest.ranks, keep)
+            with stack:
+                commit(run, newest.step, newest.ranks, keep)
         self.group.barrier()
         return final
 

@@ -21,22 +21,31 @@ from minitrain.reliability.checkpoint.files import flush_folder
 from minitrain.reliability.checkpoint.folder import (
     MANIFEST,
     begin,
+    checkpoints,
     final_folder,
     saving_folder,
+    step_of,
+    turn,
     verify,
 )
 from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 
 
 def upload(checkpoint: Path, url: str, keep: Keep = NEWEST_TWO) -> None:
-    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name."""
+    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name, and
+    later ones where this is the run's newest: it has gone back."""
     there, root = _open(url)
     folder = f"{root}/{checkpoint.name}"
     there.makedirs(folder, exist_ok=True)  # a store has none, a mounted folder does
+    if there.exists(f"{folder}/{MANIFEST}"):
+        there.rm_file(f"{folder}/{MANIFEST}")  # of this step before the run went back
     names = sorted(path.name for path in checkpoint.iterdir())
     for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
         there.put_file(str(checkpoint / name), f"{folder}/{name}")
-    for step in keep.doomed(remote_steps(url)):
+    step, steps = step_of(checkpoint), remote_steps(url)
+    is_newest = checkpoint == checkpoints(checkpoint.parent)[-1]
+    later = [other for other in steps if is_newest and other > step]
+    for step in (*later, *keep.doomed(other for other in steps if other not in later)):
         doomed = f"{root}/step-{step:08d}"
         there.rm_file(f"{doomed}/{MANIFEST}")  # first: half of it is then no checkpoint
         there.rm(doomed, recursive=True)
@@ -60,17 +69,18 @@ def download(url: str, run: Path, step: int | None = None) -> Path:
     final, saving = final_folder(run, step), saving_folder(run, step)
     if final.is_dir():
         return final
-    begin(run, step)
-    for path in there.ls(f"{root}/{final.name}", detail=False):
-        there.get_file(path, str(saving / path.split("/")[-1]))
-    try:
-        verify(saving)
-    except InputError as error:
-        shutil.rmtree(saving)
-        raise InputError(f"what {url} gave is damaged: {error}") from error
-    flush_folder(saving)
-    os.rename(saving, final)
-    flush_folder(run)
+    with turn(run):
+        begin(run, step)
+        for path in there.ls(f"{root}/{final.name}", detail=False):
+            there.get_file(path, str(saving / path.split("/")[-1]))
+        try:
+            verify(saving)
+        except InputError as error:
+            shutil.rmtree(saving)
+            raise InputError(f"what {url} gave is damaged: {error}") from error
+        flush_folder(saving)
+        os.rename(saving, final)
+        flush_folder(run)
     return final
 
 

@@ -10,9 +10,10 @@ Cost: 12 bytes a parameter in float32 (weight and AdamW's two means) at the disk
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.contents import (
     ALONE,
     CheckpointRanks,
@@ -25,11 +26,13 @@ from minitrain.reliability.checkpoint.files import Checksums, apart, write_file,
 from minitrain.reliability.checkpoint.folder import (
     NotSaved,
     begin,
+    check_owner,
     checkpoints,
     commit,
     final_folder,
     saving_folder,
     step_of,
+    turn,
     vote,
     vote_against,
     was_committed,
@@ -50,23 +53,27 @@ def save_checkpoint(
 
     All ranks call it, with one folder that all of them see. NotSaved, on all of them, where the
     disk is full or the folder cannot be written: the run may go on, older checkpoints are whole.
-    A step that is there already is left as it is: a run comes to each step once.
+    It is the newest one then: what is there of this step and later ones, of the same run before it
+    went back, is replaced and removed. NotSaved, too, where they are another run's.
     """
-    final = final_folder(run, state.step)
-    if final.is_dir():
-        return final
-    error = prepare(run, state.step, ranks)
-    what = contents(state, layout or whole_layout(), ranks, files or {})
-    return finish(run, state.step, what, ranks, keep, error)
+    with ExitStack() as stack:
+        error = prepare(run, state, ranks, stack)
+        what = contents(state, layout or whole_layout(), ranks, files or {})
+        return finish(run, what, ranks, keep, error)
 
 
-def prepare(run: Path, step: int, ranks: CheckpointRanks) -> OSError | None:
-    """The folder to write into, which all ranks then see; or what rank 0 could not do."""
+def prepare(
+    run: Path, state: TrainState, ranks: CheckpointRanks, stack: ExitStack
+) -> Exception | None:
+    """The folder to write into, which all ranks then see; or what rank 0 could not do. No other
+    saver writes there until `stack` closes."""
     error = None
     if ranks.rank == 0:
         try:
-            begin(run, step)
-        except OSError as failed:
+            stack.enter_context(turn(run))
+            check_owner(run, state.step, state.run)
+            begin(run, state.step)
+        except (OSError, NotSaved) as failed:
             error = failed
     ranks.barrier()
     return error
@@ -74,22 +81,21 @@ def prepare(run: Path, step: int, ranks: CheckpointRanks) -> OSError | None:
 
 def finish(
     run: Path,
-    step: int,
     what: Contents,
     ranks: CheckpointRanks,
     keep: Keep,
-    error: OSError | None = None,
+    error: Exception | None = None,
 ) -> Path:
     """Writes this rank's part, and waits for the others': the checkpoint, or NotSaved on each."""
-    reason: Exception | None = error
-    if saving_folder(run, step).is_dir():
-        reason = _write(run, step, what, ranks.rank)
+    reason, written, step = error, None, what.step
+    if error is None and saving_folder(run, step).is_dir():
+        written, reason = _write(run, step, what, ranks.rank)
         if ranks.rank == 0:
             try:
-                commit(run, step, ranks.size, keep)
+                commit(run, step, ranks.size, keep, owner=what.run)
             except (OSError, NotSaved) as failed:
                 reason = reason or failed
-    if was_committed(run, step):
+    if was_committed(run, step, written):
         return final_folder(run, step)
     raise not_saved(run, step, reason) from reason
 
@@ -98,22 +104,26 @@ def not_saved(run: Path, step: int, reason: Exception | None) -> NotSaved:
     why = getattr(reason, "strerror", None) or reason or "rank 0 says why"
     whole = [step_of(path) for path in checkpoints(run)]
     newest = f"the newest is step {whole[-1]}" if whole else "there is none yet"
+    if isinstance(reason, InputError) and type(reason) is not NotSaved:  # with its own remedy
+        return NotSaved(f"step {step} was not saved in {run}: {reason}")
     return NotSaved(
         f"step {step} was not saved in {run} ({why}); {newest}: make room there, or the right to "
         "write"
     )
 
 
-def _write(run: Path, step: int, what: Contents, rank: int) -> Exception | None:
-    """This rank's files and its vote; the reason, where it could not write them."""
-    folder = saving_folder(run, step)
+def _write(
+    run: Path, step: int, what: Contents, rank: int
+) -> tuple[Checksums | None, Exception | None]:
+    """This rank's files and its vote; or the reason, where it could not write them."""
     try:
-        vote(run, step, rank, write_contents(folder, what))
+        written = write_contents(saving_folder(run, step), what)
+        vote(run, step, rank, written)
     except Exception as error:  # whatever it is, the others must not wait for this rank
         with suppress(OSError):  # where not even that is possible, the others' patience ends
             vote_against(run, step, rank)
-        return error
-    return None
+        return None, error
+    return written, None
 
 
 def write_contents(folder: Path, what: Contents) -> Checksums:

@@ -103,11 +103,17 @@ class Stored:
             ),
             *(f"{name} is only there" for name in there if name not in here and not shared),
             *(f"{name} is only here" for name in here if name not in there),
+            *(
+                f"{place.name} is {box.dtype} there and {tensor.dtype} here"
+                for place, tensor in placed.weights
+                for box in self.boxes.get(place.name, ())
+                if torch.promote_types(box.dtype, tensor.dtype) != tensor.dtype  # would be rounded
+            ),
         ]
         if differences:
             raise InputError(
-                f"{self.folder} holds a model of another shape ({differences[0]}): resume with the "
-                "options that the run was started with, or give a new run another --out"
+                f"{self.folder} holds a model of another shape or type ({differences[0]}): resume "
+                "with the options that the run was started with, or give a new run another --out"
             )
 
     def copies(self, place: Place, tensor: Tensor) -> list[Copy]:

@@ -158,3 +158,10 @@ def endless(loader: Loader):
 def assert_same(a: Batch, b: Batch) -> None:
     for name, tensor in vars(a).items():
         assert torch.equal(tensor, getattr(b, name)), name
+
+
+@pytest.mark.parametrize("change", [{"consumed": 1.5}, {"consumed": -2}, {"epoch": None}])
+def test_a_place_that_is_none_is_refused(change):
+    loader = Loader(pack([[1], [2]], 2), 1)
+    with pytest.raises(InputError, match="give what state_dict gave"):
+        loader.load_state_dict({**loader.state_dict(), **change})

@@ -107,3 +107,13 @@ def test_a_missing_file_and_a_vocabulary_too_small_are_told(tmp_path):
 def test_an_unknown_token_is_told(token):
     with pytest.raises(InputError, match="not in this vocabulary"):
         TOKENIZER.decode([token])
+
+
+def test_one_text_is_not_taken_for_a_list_of_its_characters():
+    tokenizer = train_tokenizer(["one text"])
+    for asked in (lambda: train_tokenizer("one text"), lambda: tokenizer.encode_batch("one text")):
+        with pytest.raises(InputError, match="give a list of them"):
+            asked()
+    for ids in ([1.5], "12", [None]):
+        with pytest.raises(TypeError):
+            tokenizer.decode(ids)

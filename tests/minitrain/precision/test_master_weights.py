@@ -138,3 +138,59 @@ def test_an_optimizer_that_has_begun_is_refused():
     optimizer.step()
     with pytest.raises(InputError, match="fresh"):
         MasterWeights(optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_wide_weights_move_as_without_it(dtype):
+    plain, wrapped = Toy(0).to(dtype), Toy(0).to(dtype)
+    theirs = torch.optim.AdamW(plain.parameters(), lr=1e-3)
+    ours = MasterWeights(torch.optim.AdamW(wrapped.parameters(), lr=1e-3))
+    for seed in range(4):
+        for model, optimizer in ((plain, theirs), (wrapped, ours)):
+            model(random_batch(4, seed=seed).tokens).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    pairs = zip(plain.parameters(), wrapped.parameters())
+    assert all(torch.equal(a, b) and b.dtype == dtype for a, b in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_that_are_loaded_later_stay(dtype):
+    model, other = Toy(0).to(dtype), Toy(5).to(dtype)
+    optimizer = MasterWeights(torch.optim.SGD(model.parameters(), lr=1e-4))
+    step(TrainState(model, optimizer, ToyLoader()), 0)
+    model.load_state_dict(other.state_dict())
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    saved = optimizer.state_dict()
+    optimizer.step()
+    for index, (a, b) in enumerate(zip(model.parameters(), other.parameters())):
+        master = saved["state"][index]["master"]
+        assert torch.equal(a, b) and torch.equal(master.to(dtype), b)
+
+
+def test_a_row_that_is_written_leaves_the_masters_of_the_others():
+    weight = nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16))
+    optimizer = MasterWeights(torch.optim.SGD([weight], lr=1e-3))
+    for _ in range(2):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    with torch.no_grad():
+        weight[1] = 5.0
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    expected = torch.tensor([0.997, 4.999, 0.997]).unsqueeze(1).expand(3, 2)
+    torch.testing.assert_close(optimizer.masters[0].detach(), expected)
+
+
+def test_state_without_masters_is_named():
+    weight = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = MasterWeights(torch.optim.AdamW([weight]))
+    with pytest.raises(InputError, match="has no masters"):
+        optimizer.load_state_dict(torch.optim.AdamW([weight]).state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int32])
+def test_rounding_takes_numbers_of_any_type(dtype):
+    x = torch.tensor([3.0]).to(dtype)
+    assert torch.equal(stochastic_round(x), torch.tensor([3.0], dtype=torch.bfloat16))

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from minitrain.errors import check_list
+
 
 def normal_form(text: str) -> str:
     """NFC, and one space for each run of white space."""
@@ -29,6 +31,7 @@ def digest(text: str) -> bytes:
 
 def exact_duplicates(documents: Iterable[str]) -> np.ndarray:
     """(N,) int64: for each document the first that is equal to it, itself where there is none."""
+    check_list("documents", documents)
     return firsts_of(map(digest, documents))
 
 

@@ -19,13 +19,14 @@ from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
 from minitrain.data.preparation.deduplication.clusters import clusters
 from minitrain.data.preparation.deduplication.minhash import NO_SHINGLE, minhash
 from minitrain.data.preparation.deduplication.words import jaccard, shingles
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 
 def near_duplicates_naive(
     documents: Sequence[str], threshold: float = 0.75, words: int = 5
 ) -> np.ndarray:
     """`near_duplicates`, exactly: every pair's Jaccard similarity."""
+    check_list("documents", documents)
     sets = [shingles(text, words) for text in documents]
     pairs = [
         (i, j) for j in range(len(sets)) for i in range(j) if jaccard(sets[i], sets[j]) >= threshold
@@ -44,6 +45,7 @@ def near_duplicates(
 
     Near `threshold` pairs are found by chance: `choose_bands(threshold, hashes)` tells how likely.
     """
+    check_list("documents", documents)
     split = choose_bands(threshold, hashes)
     signatures = minhash(documents, split.hashes, words, seed)
     return clusters(candidate_pairs(signatures, split), len(signatures))

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from minitrain.data.preparation.deduplication.suffix_array import PART, window_names
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_list
 
 
 def repeats_naive(documents: Sequence[Sequence[int]], length: int) -> list[np.ndarray]:
@@ -98,6 +98,7 @@ def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
 
     200 signs are about 50 tokens. A document may come out empty.
     """
+    check_list("documents", documents)
     if length < 1:
         raise InputError(f"passages of {length} signs: use 1 or more, 200 is usual")
     signs = _Signs(documents)

@@ -246,3 +246,15 @@ def test_what_cannot_be_done_is_told_before_it_is_begun(source, settings, prepar
     with pytest.raises(InputError, match="none was read; give sources that are not empty"):
         nothing = replace(settings, sources=(str(tmp_path / "empty.jsonl"),))
         prepare(nothing, tmp_path / "out", progress=False)
+
+
+def test_null_texts_are_counted_and_the_others_are_prepared(source, settings, tmp_path):
+    lines = [line for file in sorted(source.iterdir()) for line in file.read_text().splitlines()]
+    lines[5:5] = ['{"text": null}'] * 3
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    begun = replace(settings, sources=(str(tmp_path / "a.json"),))
+    report = prepare(begun, tmp_path / "out", progress=False)
+    assert report.dropped["no_text"]["documents"] == 3 and report.tokens > 1000
+    (tmp_path / "a.json").write_text('{"text": null, "body": "x"}\n' * 3)
+    with pytest.raises(InputError, match=r"no_text dropped 3; give the field .* with --field"):
+        prepare(begun, tmp_path / "none", progress=False)

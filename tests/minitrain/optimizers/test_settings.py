@@ -1,0 +1,172 @@
+"""Settings and weights of a stranger: the same step as torch's, or one sentence."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.errors import InputError
+from minitrain.optimizers.adafactor import Adafactor
+from minitrain.optimizers.adam8bit import Adam8bit
+from minitrain.optimizers.adamw import AdamW, NaiveAdamW
+from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
+from minitrain.optimizers.learning_rate import warmup_cosine
+from minitrain.optimizers.lion import Lion
+from minitrain.optimizers.sgd import SGD
+from minitrain.precision.loss_scaling import LossScaler
+
+KINDS = [NaiveAdamW, AdamW, SGD, Lion, Adafactor, Adam8bit]
+NAN, INF = float("nan"), float("inf")
+
+
+def weight(*shape, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1)
+    return nn.Parameter(torch.randn(*shape, generator=generator).to(dtype))
+
+
+SETTINGS = {
+    "lr": (-1e-3, NAN, INF), "weight_decay": (-0.1, NAN), "betas": ((1.0, 0.9), (0.9, -0.1), (0.9,)),
+    "eps": (-1e-8,), "momentum": (-0.9, INF), "beta2_decay": (0.8, NAN), "smallest_weight": (-1.0,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_that_no_step_can_be_made_with(kind, setting):
+    if setting not in kind([weight(2)]).defaults:
+        pytest.skip("it has no such setting")
+    for value in SETTINGS[setting]:
+        with pytest.raises(InputError, match=f"{kind.__name__} got {setting}="):
+            kind([weight(2)], **{setting: value})
+        optimizer = kind([weight(2)])
+        with pytest.raises(InputError, match=f"{kind.__name__} got {setting}="):
+            optimizer.add_param_group({"params": [weight(2)], setting: value})
+        assert len(optimizer.param_groups) == 1
+        saved = optimizer.state_dict()
+        saved["param_groups"][0][setting] = value
+        with pytest.raises(InputError, match=f"{kind.__name__} got {setting}="):
+            optimizer.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_complex_weights(kind):
+    complex_weight = weight(3, 4, dtype=torch.complex64)
+    if kind is not SGD:
+        with pytest.raises(InputError, match="one is complex"):
+            kind([complex_weight])
+        return
+    theirs = copy.deepcopy(complex_weight)
+    for parameter, optimizer in (
+        (complex_weight, SGD([complex_weight], lr=0.1)),
+        (theirs, torch.optim.SGD([theirs], lr=0.1, momentum=0.9)),
+    ):
+        for _ in range(3):
+            parameter.grad = torch.full_like(parameter, 1 + 2j)
+            optimizer.step()
+    assert torch.equal(complex_weight, theirs)
+
+
+@pytest.mark.parametrize("name", ["amsgrad", "maximize"])
+def test_state_of_another_rule_is_refused(name):
+    theirs = torch.optim.AdamW([weight(2)], **{name: True})
+    for kind in (NaiveAdamW, AdamW, Adam8bit):
+        with pytest.raises(InputError, match=f"has no {name}=True"):
+            kind([weight(2)]).load_state_dict(theirs.state_dict())
+        with pytest.raises(InputError, match=f"has no {name}=True"):
+            kind([{"params": [weight(2)], name: True}])
+
+
+def test_older_state_of_torch_is_read():
+    """Steps were ints, and a momentum that has not begun is None."""
+    ours, theirs = weight(2), weight(2)
+    one, other = AdamW([ours]), torch.optim.AdamW([theirs])
+    theirs.grad = torch.ones(2)
+    other.step()
+    saved = copy.deepcopy(other.state_dict())
+    saved["state"][0]["step"] = 1
+    with torch.no_grad():
+        ours.copy_(theirs)
+    one.load_state_dict(saved)
+    ours.grad, theirs.grad = torch.ones(2), torch.ones(2)
+    one.step(), other.step()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)
+    sgd, ball = SGD([weight(2)]), weight(2)
+    plain = torch.optim.SGD([ball], lr=1e-2)
+    ball.grad = torch.ones(2)
+    plain.step()
+    state = plain.state_dict()
+    state["state"] = {0: {"momentum_buffer": None}}
+    sgd.load_state_dict({**state, "param_groups": sgd.state_dict()["param_groups"]})
+    sgd.param_groups[0]["params"][0].grad = torch.ones(2)
+    sgd.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)])
+def test_numbers_and_empty_weights(kind, shape):
+    parameter = weight(*shape) if shape else nn.Parameter(torch.tensor(2.0))
+    optimizer = kind([parameter], lr=1e-2)
+    for _ in range(3):
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert parameter.shape == shape and parameter.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_that_is_nan_is_seen_in_the_weight(kind):
+    parameter = weight(3, 2)
+    parameter.grad = torch.full_like(parameter, NAN)
+    kind([parameter], lr=1e-2).step()
+    assert parameter.isnan().all()
+
+
+@pytest.mark.parametrize("kind", [NaiveAdamW, AdamW, SGD])
+def test_a_rate_that_is_a_tensor(kind):
+    one, other = weight(3, 2), weight(3, 2)
+    for parameter, lr in ((one, 0.125), (other, torch.tensor(0.125))):
+        optimizer = kind([parameter], lr=lr)
+        for _ in range(2):
+            parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+    torch.testing.assert_close(one, other)
+
+
+# --- groups, clipping, rates, the loss's scale ---
+
+
+@pytest.mark.parametrize("table", [nn.Embedding(3, 2), nn.EmbeddingBag(3, 2)])
+def test_a_table_does_not_decay_whoever_holds_it(table):
+    for model in (table, nn.Sequential(table)):
+        assert [group["weight_decay"] for group in parameter_groups(model, 0.1)] == [0.0]
+
+
+def test_clipping_without_gradients_and_of_one_tensor():
+    assert clip_by_global_norm([], 1.0) == 0 == clip_by_global_norm([weight(2)], 1.0)
+    parameter = weight(2, 2)
+    parameter.grad = torch.ones(2, 2)
+    assert clip_by_global_norm(parameter, 1.0) == 2.0
+    torch.testing.assert_close(parameter.grad, torch.full((2, 2), 0.5))
+    for limit in (-1.0, NAN):
+        with pytest.raises(InputError, match="give 0 or more"):
+            clip_by_global_norm([parameter], limit)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [(-1, 10, 2, 1.0), (0, 10, -2, 1.0), (0, 10, 2, -1.0), (0, NAN, 2, 1.0), (0, 9, 2, 1, -1)],
+)
+def test_rates_below_nothing(asked):
+    with pytest.raises(InputError, match="numbers from 0 up"):
+        warmup_cosine(*asked)
+
+
+def test_a_scaler_takes_its_own_state_alone():
+    scaler = LossScaler()
+    with pytest.raises(InputError, match="growth_factor"):
+        scaler.load_state_dict(torch.amp.GradScaler("cpu").state_dict())
+    with pytest.raises(InputError, match="scale > 0"):
+        scaler.load_state_dict({**scaler.state_dict(), "scale": INF})
+    assert scaler == LossScaler() and scaler.unscale([])
