@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from minitrain.commands.train import run
+from minitrain.apps.train import run
 from minitrain.reliability.checkpoint.folder import (
     NotSaved,
     checkpoints,
