@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from minitrain.errors import InputError
+from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.pickling import SubmissionPickler
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.loader import Solution, load
 
@@ -208,3 +210,23 @@ def test_a_cell_of_nothing_but_magics_is_read_at_once(tmp_path):
     began = time.monotonic()
     assert not read_submission(written(tmp_path, text + "x = (\n")).defines("f")
     assert time.monotonic() - began < 60
+
+
+def test_a_function_sent_from_a_notebook_takes_no_shell_along():
+    """There `get_ipython` is a method of the kernel's shell, which no pickle holds."""
+
+    class Shell:
+        def get_ipython(self):
+            return self
+
+        def __reduce__(self):
+            raise TypeError("a shell cannot be pickled")
+
+    class Asked(Exercise):
+        name, reference = "f", "minitrain.parallel.collectives.algorithms:chunk_sizes"
+
+    names = {"get_ipython": Shell().get_ipython}
+    code = "def f(x):\n    get_ipython().run_line_magic('time', '')\n    return x + 1\n"
+    exec(compile(code, "<ipython-input-3-x>", "exec"), names)
+    pickled = SubmissionPickler(Asked, ()).pickled(names["f"])
+    assert load(Solution(live=pickled), "f")[0](2) == 3
