@@ -11,6 +11,7 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.dense import DenseCache, read_on
+from minitrain.inference.forward import check_servable
 from minitrain.inference.sampling import next_token_probabilities
 from minitrain.model.transformer import Transformer
 
@@ -29,6 +30,7 @@ def generate_cached(
     """The tokens after `prompt` (not empty), up to `end_token` (left out) or `max_new_tokens`."""
     if not prompt:
         raise InputError("the prompt is empty and one token is needed: begin with the end token")
+    check_servable(model)
     device = model.embed.weight.device
     cache = DenseCache.of(model, rows=1, room=len(prompt) + max_new_tokens)
     told: list[int] = []

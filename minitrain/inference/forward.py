@@ -21,11 +21,12 @@ from typing import Protocol
 
 import torch
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.model.attention.grouped_query import Attention
 from minitrain.model.rope import Rotation, rotate, rotation
+from minitrain.model.swap import Calls
 from minitrain.model.transformer import Transformer
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -65,7 +66,9 @@ def through(attention: Attention, x: Tensor, turns: Rotation, attend: Attend) ->
 
 
 def check_servable(model: Transformer) -> None:
-    """InputError for models whose forward pass depends on more than the tokens before."""
+    """InputError for a model of another package, and for one whose forward pass is more than what
+    is computed here."""
+    check_own(model)
     if not isinstance(model.look_around, partial):
         raise InputError(
             "learned tokens stand before this model's text, and a cache would lose them: "
@@ -75,4 +78,46 @@ def check_servable(model: Transformer) -> None:
         raise InputError(
             f"experts with capacity {model.config.capacity} drop tokens by who else is in the "
             "batch: serve the model with capacity None"
+        )
+    check_uncalled("the model", model)
+    for number, block in enumerate(model.blocks):
+        check_uncalled(f"blocks.{number}", block)
+        check_uncalled(f"blocks.{number}.attention", block.attention)
+
+
+def check_own(model: object) -> None:
+    """InputError for anything but a Transformer of this package, with the way to make it one."""
+    if isinstance(model, Transformer):
+        return
+    name, package = type(model).__name__, type(model).__module__.partition(".")[0]
+    if isinstance(model, nn.Module) and any(isinstance(m, Transformer) for m in model.children()):
+        raise InputError(f"{name} wraps the model: give the one inside of it")
+    if package in ("transformers", "peft"):
+        first = "model = model.merge_and_unload(), " if package == "peft" else ""
+        raise InputError(
+            f"{name} of {package} is not a model of this package; convert it: {first}"
+            "model.save_pretrained(FOLDER), then model, text = load_pretrained(FOLDER) from "
+            "minitrain.model.hub.load"
+        )
+    raise InputError(
+        f"{name} is not a Transformer of this package: give what build(config) of "
+        "minitrain.model.transformer or load_pretrained(FOLDER) of minitrain.model.hub.load makes"
+    )
+
+
+def check_uncalled(path: str, module: nn.Module) -> None:
+    """InputError for hooks, and for a forward of somebody else's, on a module that is never
+    called here: what it computes is computed from its parts."""
+    module = getattr(module, "_orig_mod", module)  # of torch.compile
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    if any(not isinstance(getattr(hook, "__self__", None), Calls) for hook in hooks):
+        raise InputError(
+            f"{path} has a forward hook, which a pass with a cache would not call: put it on a "
+            "layer inside, such as blocks.0.attention.o or blocks.0.mlp, or use sampling.generate"
+        )
+    ours = __name__.partition(".")[0] + "."  # as TensorAttention's, which computes the same
+    if "forward" in vars(module) or not type(module).forward.__module__.startswith(ours):
+        raise InputError(
+            f"{path} has a forward of its own, which a pass with a cache would not call: use "
+            "sampling.generate"
         )

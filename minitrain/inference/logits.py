@@ -28,6 +28,17 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's constants, as int64
 MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
+NO_NUMBERS = (
+    "logits that are no numbers (NaN or infinite): look for NaN in the weights, or compute in "
+    "bfloat16 or float32 where float16 overflows"
+)
+
+
+def are_numbers(logits: Tensor) -> Tensor:
+    """logits (..., V) -> (...) bool: the largest is finite, and none is NaN, which would be it."""
+    return logits.amax(dim=-1).isfinite()
+
+
 def penalised(
     logits: Tensor, prompt: Sequence[int], told: Sequence[int], parameters: SamplingParameters
 ) -> Tensor:

@@ -2,9 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minitrain.errors import InputError
+
+Kind = Callable[[object], "float | int | str | None"]
+TINY = 5e-324  # the smallest number above 0
+
+
+def as_whole(value: object) -> int | None:
+    """Of Python, numpy or torch; None for what is no whole number."""
+    try:
+        is_row = getattr(value, "ndim", 0) > 0
+        return None if is_flag(value) or is_row else operator.index(value)
+    except TypeError:
+        return None
+
+
+def as_number(value: object) -> float | None:
+    """Of Python, numpy or torch; None for what is no number, or not finite."""
+    try:
+        number = math.nan if is_flag(value) or isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def as_stop(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def is_flag(value: object) -> bool:
+    """True and False are numbers to Python, and mistakes here."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+
+
+RANGES = (  # name, kind, lowest, highest, and in words
+    ("max_new_tokens", as_whole, 1, math.inf, "a whole number, 1 or more"),
+    ("temperature", as_number, 0, math.inf, "0 (the likeliest) to about 1.5"),
+    ("top_k", as_whole, 1, math.inf, "a whole number, 1 or more, or None"),
+    ("top_p", as_number, TINY, 1, "above 0 and at most 1, or None"),
+    ("min_p", as_number, TINY, 1, "above 0 and at most 1, or None"),
+    ("repetition_penalty", as_number, TINY, math.inf, "a number above 0; 1 is none"),
+    ("presence_penalty", as_number, -2, 2, "from -2 to 2"),
+    ("frequency_penalty", as_number, -2, 2, "from -2 to 2"),
+    ("log_probabilities", as_whole, 0, math.inf, "a whole number, 0 or more, or None"),
+    ("seed", as_whole, -(2**63), 2**64 - 1, "a whole number of 64 bits, such as 0"),
+)
 
 
 @dataclass(frozen=True)
@@ -23,30 +70,40 @@ class SamplingParameters:
     presence_penalty: float = 0.0  # off the logits of what was in the answer,
     frequency_penalty: float = 0.0  # and off them once for each time that it was
     stop: tuple[str, ...] = ()  # the answer ends before the first of these strings
-    stop_tokens: tuple[int, ...] = ()  # and before these tokens
+    stop_tokens: tuple[int, ...] = ()  # and before these tokens,
+    ignore_end: bool = False  # of which the model's own end tokens are some, unless this is True
     log_probabilities: int | None = None  # how many of the likeliest; 0: the drawn token's alone
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        self._check("max_new_tokens", self.max_new_tokens >= 1, "a whole number, 1 or more")
-        self._check("temperature", self.temperature >= 0, "0 (the likeliest) to about 1.5")
-        self._check("top_k", self.top_k is None or self.top_k >= 1, "1 or more, or None for all")
-        for name in ("top_p", "min_p"):
-            value = getattr(self, name)
-            fits = value is None or 0 < value <= 1
-            self._check(name, fits, "above 0 and at most 1, or None for no cut")
-        self._check("repetition_penalty", self.repetition_penalty > 0, "above 0; 1 is none")
-        for name in ("presence_penalty", "frequency_penalty"):
-            self._check(name, -2 <= getattr(self, name) <= 2, "from -2 to 2")
-        self._check("stop", all(self.stop), "strings that are not empty")
-        wanted = self.log_probabilities
-        self._check("log_probabilities", wanted is None or wanted >= 0, "0 or more, or None")
+        """Everything is judged here: an error within a pass would cost the whole batch."""
+        for name, kind, lowest, highest, allowed in RANGES:
+            self._set(name, kind, lowest, highest, allowed)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._set_all("stop", stop, as_stop, "a string that is not empty, or a tuple of them")
+        words = "a tuple of token numbers, such as (2,)"
+        self._set_all("stop_tokens", self.stop_tokens, as_whole, words)
+        if not is_flag(self.ignore_end):
+            raise InputError(f"ignore_end is {self.ignore_end!r:.40}; it must be True or False")
 
-    def _check(self, name: str, fits: bool, allowed: str) -> None:
-        if not fits:
-            raise InputError(f"{name} is {getattr(self, name)!r}; it must be {allowed}")
+    def _set(self, name: str, kind: Kind, lowest: float, highest: float, allowed: str) -> None:
+        """As a plain Python number, whatever kind of number it was given as."""
+        given = getattr(self, name)
+        if given is None and allowed.endswith("None"):
+            return
+        value = kind(given)
+        if value is None or not lowest <= value <= highest:
+            raise InputError(f"{name} is {given!r:.40}; it must be {allowed}")
+        object.__setattr__(self, name, value)
+
+    def _set_all(self, name: str, given: object, kind: Kind, allowed: str) -> None:
+        try:
+            values = () if given is None else tuple(map(kind, given))
+        except TypeError:  # no collection
+            values = (None,)
+        if None in values or isinstance(given, (str, bytes)):
+            raise InputError(f"{name} is {given!r:.40}; it must be {allowed}")
+        object.__setattr__(self, name, values)
 
     @property
     def greedy(self) -> bool:

@@ -40,16 +40,20 @@ class Drawn:
     likeliest: tuple[tuple[int, float], ...] = ()  # (token, log probability), the likeliest first
 
 
-def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn]:
-    """logits (B, V), request b asks for a token of row b."""
-    tokens = _tokens(logits.float(), requests)
+def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn | None]:
+    """logits (B, V), request b asks for a token of row b: None where its logits are no numbers."""
+    tokens, numbers = _tokens(logits.float(), requests)
     return [
         with_log_probabilities(token, logits[row], request.parameters.log_probabilities)
+        if numbers[row]
+        else None
         for row, (token, request) in enumerate(zip(tokens, requests))
     ]
 
 
-def _tokens(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
+def _tokens(logits: Tensor, requests: Sequence[Asking]) -> tuple[list[int], list[bool]]:
+    """A token of each row, and whether the likeliest one's logit is a finite number: NaN, where
+    there is one, counts as the largest."""
     changed = [row for row, request in enumerate(requests) if request.parameters.penalised]
     if changed:
         logits = logits.clone()
@@ -57,13 +61,14 @@ def _tokens(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
             one = requests[row]
             logits[row] = penalised(logits[row], one.prompt, one.told, one.parameters)
     tokens = likeliest(logits)
+    numbers = logits[range(len(tokens)), tokens].isfinite().tolist()
     for (temperature, *cuts), rows in _alike(requests).items():
         uniforms = [torch.rand((), generator=requests[row].generator) for row in rows]
         below = logits[rows] - logits[rows].amax(dim=-1, keepdim=True)  # however low temperature is
         kept = cut(below / temperature, *cuts)
         for row, token in zip(rows, draw(kept, torch.stack(uniforms).to(kept.device)).tolist()):
             tokens[row] = token
-    return tokens
+    return tokens, numbers
 
 
 def _alike(requests: Sequence[Asking]) -> dict[tuple, list[int]]:

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.inference.forward import check_own
+from minitrain.inference.logits import NO_NUMBERS, are_numbers
+from minitrain.inference.parameters import SamplingParameters
 
 
 def next_token_probabilities(
@@ -21,8 +24,10 @@ def next_token_probabilities(
     top_p: float | None = None,
 ) -> Tensor:
     """The distribution (V,) to draw from, in float32; a token that is cut off has exactly 0."""
-    _check(temperature, top_k, top_p)
+    SamplingParameters(1, temperature, top_k, top_p)  # judges them
     logits = logits.float()
+    if not are_numbers(logits):
+        raise InputError(f"the model gave {NO_NUMBERS}")
     if temperature == 0:
         return torch.zeros_like(logits).index_fill_(0, logits.argmax(), 1.0)
     if top_k is not None and top_k < len(logits):
@@ -59,19 +64,12 @@ def generate(
     tokens = list(prompt)
     while len(tokens) < len(prompt) + max_new_tokens:
         window = tokens if max_length is None else tokens[-max_length:]
-        logits = model(torch.tensor([window], device=device))[0, -1]  # (1, T, V) -> (V,)
-        probabilities = next_token_probabilities(logits.cpu(), temperature, top_k, top_p)
+        logits = model(torch.tensor([window], device=device))  # (1, T, V)
+        if not isinstance(logits, Tensor):
+            check_own(model)
+        probabilities = next_token_probabilities(logits[0, -1].cpu(), temperature, top_k, top_p)
         token = int(torch.multinomial(probabilities, 1, generator=generator))
         if token == end_token:
             break
         tokens.append(token)
     return tokens[len(prompt) :]
-
-
-def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if temperature < 0:
-        raise InputError(f"temperature {temperature} is below 0: use 0 (likeliest) to about 1.5")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"top_k {top_k} keeps no token: use 1 or more, or None for all")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InputError(f"top_p {top_p} is not a probability above 0: use 0.9, or None for all")

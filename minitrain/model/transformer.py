@@ -89,6 +89,8 @@ class Transformer(nn.Module):
     (`exchange_attention`) or x is a part of a text, and where blocks are recomputed.
     """
 
+    end_tokens: tuple[int, ...] = ()  # that end a text, where its checkpoint says so
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config

@@ -107,7 +107,9 @@ def load_quantized(
         )
     for name, tensor in expected.items():
         _copy(stored[hub_name(name)], tensor, folder / WEIGHTS, name)
-    return model, read_text_files(folder)
+    text = read_text_files(folder)
+    model.end_tokens = text.eos_ids
+    return model, text
 
 
 def own_tensors(model: Transformer) -> dict[str, Tensor]:

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from minitrain.errors import InputError
+from minitrain.lab.grading.checks import Exercise
+from minitrain.lab.grading.pickling import SubmissionPickler
 from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.sandbox.loader import Solution, load
 
 STUB = 'def f(x):\n    """Says it."""\n    raise NotImplementedError("3 lines")\n'
 MARKED = 'def f(x):\n    """Says it."""\n    n = len(x)\n    # YOUR CODE HERE\n    ...\n'
@@ -149,3 +153,80 @@ def test_what_nbformat_says_of_ids_is_not_printed(complete, recwarn):
         cell["id"] = "x" * 100_000
     path.write_text(json.dumps(notebook))
     assert read_submission(path).defines("chunk_sizes") and not recwarn.list
+
+
+WHOLE = 'def f(x):\n    """Says it."""\n    {}\n    return x + 1\n'
+LINES = {  # a cell, and where its `return` stands
+    "f?": ("f?\n" + WHOLE.format("y = x"), 5),
+    "??f": (WHOLE.format("y = x") + "??f", 4),
+    "x = !ls": ("files = !ls\nfirst = files[:1]\n" + WHOLE.format("y = first"), 6),
+    "!pip": ("!pip install \\\n    einops\n" + WHOLE.format("y = x"), 6),
+    "%timeit in a block": (
+        "for n in range(3):\n    %timeit sum(range(n))\n" + WHOLE.format("0"),
+        6,
+    ),
+    "%timeit in the function": (WHOLE.format("%timeit -n 1 x + 1"), 4),
+    "! in the function": (WHOLE.format("for line in []:\n        !echo {line}"), 5),
+    "result of a magic": (WHOLE.format("t = %timeit -o x"), 4),
+    "%%time": ("%%time\n" + WHOLE.format("y = x"), 5),
+    "%%capture and more": ("\n%%capture out\n%matplotlib inline\n" + WHOLE.format("!ls"), 7),
+    "get_ipython() itself": ("get_ipython().system('ls')\n" + WHOLE.format("y = x"), 5),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("suffix", ["ipynb", "py"])
+def test_a_line_of_ipythons_costs_nothing(tmp_path, notebook, name, suffix):
+    text, line = LINES[name]
+    if suffix == "ipynb":
+        path = notebook("m.ipynb", [(text, ["exercise"], [])])
+    else:
+        path = written(tmp_path, '# %% tags=["exercise"]\n' + text)
+        line += 1
+    read = read_submission(path)
+    assert read.defines("f") and not read.is_stub("f")
+    assert read.cells[-1].source.split("\n")[line - 1] == "    return x + 1"
+    function, problems = load(Solution(read.cells), "f")
+    assert function(2) == 3 and problems == []
+
+
+def test_what_is_below_another_language_is_not_read(notebook):
+    cells = [(f"%%{name}\ndef f(x) {{ ls }}\n", ["exercise"], []) for name in ("bash", "html", "!")]
+    cells.append((WHOLE.format("y = x"), ["exercise"], []))
+    read = read_submission(notebook("m.ipynb", cells))
+    function, problems = load(Solution(read.cells), "f")
+    assert function(2) == 3 and problems == []
+
+
+def test_python_stays_as_it_is(notebook):
+    """Also where a line of it looks like one of IPython's."""
+    text = 'TEXT = """\n%time\n!ls\n"""\nx = (7\n%2)\n' + WHOLE.format("y = x != 3")
+    assert read_submission(notebook("m.ipynb", [(text, [], [])])).cells[0].source == text
+
+
+def test_a_cell_of_nothing_but_magics_is_read_at_once(tmp_path):
+    """IPython's own loop reads a cell anew after each of them: minutes for some hundreds."""
+    text = "!ls\n" * 900 + "y = f(a)\n" * 20_000
+    began = time.monotonic()
+    assert not read_submission(written(tmp_path, text + "x = (\n")).defines("f")
+    assert time.monotonic() - began < 60
+
+
+def test_a_function_sent_from_a_notebook_takes_no_shell_along():
+    """There `get_ipython` is a method of the kernel's shell, which no pickle holds."""
+
+    class Shell:
+        def get_ipython(self):
+            return self
+
+        def __reduce__(self):
+            raise TypeError("a shell cannot be pickled")
+
+    class Asked(Exercise):
+        name, reference = "f", "minitrain.parallel.collectives.algorithms:chunk_sizes"
+
+    names = {"get_ipython": Shell().get_ipython}
+    code = "def f(x):\n    get_ipython().run_line_magic('time', '')\n    return x + 1\n"
+    exec(compile(code, "<ipython-input-3-x>", "exec"), names)
+    pickled = SubmissionPickler(Asked, ()).pickled(names["f"])
+    assert load(Solution(live=pickled), "f")[0](2) == 3

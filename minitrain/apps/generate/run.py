@@ -28,19 +28,13 @@ def tell(job: Job) -> None:
     blocks = sum(-(-(len(t) + p.max_new_tokens) // BLOCK) for t, p in requests) * job.samples
     engine = Engine(speaker.model, blocks, BLOCK, decode=speaker.decode)
     printer = Printer(job.prompts, job.samples)
-    unforked = {}
     for number, (tokens, wanted) in enumerate(requests):
-        printer.places[engine.add(tokens, wanted)] = number, 0
-        unforked[number, 0] = tokens, wanted
+        for sample, id in enumerate(engine.add(tokens, wanted, n=job.samples)):
+            printer.places[id] = number, sample
     for output in engine.stream():
-        place = printer.take(output)
-        if place in unforked:  # its prompt is computed now, for all its samples
-            tokens, wanted = unforked.pop(place)
-            for sample in range(1, job.samples):
-                other = replace(wanted, seed=wanted.seed + sample)
-                gone = output.finish_reason is not None
-                id = engine.add(tokens, other) if gone else engine.fork(output.id, other, True)
-                printer.places[id] = place[0], sample
+        if output.error is not None:
+            raise InputError(output.error)
+        printer.take(output)
     printer.summary()
 
 
@@ -70,7 +64,7 @@ class Printer:
         self.places: dict[str, Place] = {}  # by id
         self.ended: dict[Place, Times] = {}
 
-    def take(self, output: Output) -> Place:
+    def take(self, output: Output) -> None:
         place = self.places[output.id]
         self.kept[place] += output.text
         if output.times is not None:
@@ -83,7 +77,6 @@ class Printer:
                 break
             del self.kept[first]
             print(end="\n\n" if self.kept else "\n", flush=True)
-        return place
 
     def summary(self) -> None:
         times = list(self.ended.values())

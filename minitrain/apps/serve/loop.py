@@ -139,9 +139,10 @@ class EngineLoop:
             self._end_all(self.ended)
             return
         self.metrics.count_step(self.engine, outputs)
-        told: dict[Answers, list[Output]] = {}
+        told: dict[Answers, list[Output | Unavailable]] = {}
         for output in outputs:
-            told.setdefault(self.answers[output.id], []).append(output)
+            whole = output if output.error is None else Unavailable(output.error)
+            told.setdefault(self.answers[output.id], []).append(whole)
             if output.finish_reason is not None:
                 del self.answers[output.id]
         for answers, own in told.items():

@@ -175,6 +175,7 @@ class Asked(Unsupported):
                 stop=stop,
                 stop_tokens=(() if self.ignore_eos else ends) + tuple(self.stop_token_ids or ()),
                 log_probabilities=self.likeliest,
+                ignore_end=self.ignore_eos,
                 seed=(seed + answer) % 2**63,
             )
             for answer in range(self.n or 1)

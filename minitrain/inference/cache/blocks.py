@@ -143,6 +143,12 @@ class BlockManager:
             parent = self.blocks[block].number
         return matched
 
+    def forget(self) -> None:
+        """Nothing that was written is found again: the weights that wrote it are others now."""
+        self.found.clear()
+        for block in self.blocks:
+            block.key = None
+
     def grow(self, table: Table, written: int, num_tokens: int) -> Copies | None:
         """Room for `num_tokens`, of which `written` are there; None if blocks are missing, and
         then nothing has changed. A shared block that would be written to is copied first."""

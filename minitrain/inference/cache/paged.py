@@ -15,7 +15,7 @@ S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -62,7 +62,8 @@ class PagedCache:
         """Room for pages that are read and forgotten; the next one to ask may be given the same."""
         needed = math.prod(shape)
         if needed > len(self.room):
-            self.room = self.keys.new_empty(needed)
+            with torch.inference_mode(False):  # it may be written to outside of it as well
+                self.room = self.keys.new_empty(needed)
         return self.room[:needed].view(shape)
 
     def copy(self, copies: Copies) -> None:
@@ -71,6 +72,11 @@ class PagedCache:
             sources, targets = torch.tensor(copies, device=self.keys.device).unbind(dim=1)
             for held in (self.keys, self.values):
                 held[:, :, targets] = held[:, :, sources]
+
+    def wipe(self, blocks: Collection[int]) -> None:
+        """Zeros: a place that is masked is read all the same, and NaN in it would be in the sum."""
+        for held in (self.keys, self.values):
+            held[:, :, list(blocks)] = 0
 
     def keep(self, blocks: Sequence[int], start: int, places: Sequence[int]) -> None:
         """Of a text's tokens from place `start` on, those at `start` + `places` move to `start`,

@@ -26,6 +26,7 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
+from minitrain.inference.parameters import as_whole
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.formats.names import named
@@ -59,10 +60,12 @@ class QuantizedCache:
     def __init__(
         self, config: ModelConfig, rows: int, bits: int = 4, group: int = 32, residual: int = 32
     ) -> None:
-        if bits not in (8, 4):
+        if as_whole(bits) not in (8, 4):
             raise InputError(f"{bits} bits: keys and values are held in 8 or 4")
-        if group < 1 or residual < 0:
-            raise InputError(f"group {group}, residual {residual}: give 1 or more, and 0 or more")
+        if (as_whole(group) or 0) < 1 or as_whole(residual) is None or residual < 0:
+            raise InputError(
+                f"group {group}, residual {residual}: give whole numbers, 1 or more, and 0 or more"
+            )
         self.bits, self.group, self.residual = bits, group, residual
         self.window = config.window
         self.keys: list[list[Rounded]] = [[] for _ in range(config.layers)]

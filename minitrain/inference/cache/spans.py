@@ -122,7 +122,8 @@ class Group:
         firsts = [part.first_page(size, cache.window) for part in parts]
         read = [part.blocks[first:] for part, first in zip(parts, firsts)]
         width, pages = max(map(len, read)), max(1, span // size)
-        padded = [[*blocks, *[0] * (width - len(blocks))] for blocks in read]
+        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # its own: a
+        # page of another text may hold NaN, and masking does not take NaN away
         self.table = torch.tensor(padded, device=device)  # (B, pages)
         self.offsets = torch.tensor(firsts, device=device) * size  # (B,)
         self.positions = torch.tensor([list(p.standing) for p in parts], device=device)  # (B, T)

@@ -14,8 +14,8 @@ apart. Left out: kernel launches, the sampler, and what a host does between step
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from minitrain.inference.cache.paged import PagedCache
 from minitrain.inference.engine.runner import Pass, Runner
 from minitrain.inference.engine.scheduler import Plan
 from minitrain.measure.parameters import active_parameter_count, parameter_count
@@ -63,9 +63,8 @@ class PacedRunner:
     def __init__(self, runner: Runner, emulation: Emulation, clock: LogicalClock) -> None:
         self.runner, self.emulation, self.clock = runner, emulation, clock
 
-    @property
-    def cache(self) -> PagedCache:
-        return self.runner.cache
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.runner, name)
 
     def run(self, plan: Plan) -> Pass:
         out = self.runner.run(plan)

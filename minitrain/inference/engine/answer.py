@@ -15,13 +15,15 @@ is the same, the text is another.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from minitrain.inference.engine.request import Request, Times
 from minitrain.inference.engine.scheduler import Work
+from minitrain.inference.logits import NO_NUMBERS, are_numbers
 from minitrain.inference.sampler import Drawn, sample, with_log_probabilities
 from minitrain.inference.speculation.chance import Chance
 from minitrain.inference.speculation.judging import Case, judge
@@ -37,9 +39,10 @@ class Output:
     id: str
     drawn: Drawn | None = None  # None: it ended and was told no more
     text: str = ""
-    finish_reason: str | None = None  # "length", "stop" or "cancelled", on the last output
+    finish_reason: str | None = None  # "length", "stop", "cancelled" or "error", on the last one
     times: Times | None = None  # on the last one
     cached_tokens: int = 0  # of the prompt, that were found and not computed; on the last one
+    error: str | None = None  # where it ends with one: which request, and why
 
 
 @dataclass
@@ -50,6 +53,7 @@ class Answer:
     drawn: list[Drawn] = field(default_factory=list)
     finish_reason: str | None = None
     times: Times | None = None
+    error: str | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -60,6 +64,7 @@ class Answer:
         if output.drawn is not None:
             self.drawn.append(output.drawn)
         self.finish_reason, self.times = output.finish_reason, output.times
+        self.error = output.error
 
 
 Kept = dict[str, list[int]]  # by request: the nodes of its draft that were, in order
@@ -109,13 +114,16 @@ def _judge(
     drawn: Sequence[tuple[Work, int]], logits: Tensor, now: float
 ) -> tuple[list[Output], Kept]:
     """Chains that were drawn, by exact rejection sampling."""
-    outputs: list[Output] = []
-    kept: Kept = {}
     cases = [
         Case(w.request, w.draft, logits[row : row + w.samples], Chance(w.request.generator))
         for w, row in drawn
     ]
-    for (work, row), verdict in zip(drawn, judge(cases)):
+    numbers = [bool(are_numbers(case.logits).all()) for case in cases]
+    outputs = [tell(w.request, None, now) for (w, _), fine in zip(drawn, numbers) if not fine]
+    kept: Kept = {}
+    verdicts = judge([case for case, fine in zip(cases, numbers) if fine])
+    drawn = [one for one, fine in zip(drawn, numbers) if fine]
+    for (work, row), verdict in zip(drawn, verdicts):
         request, path = work.request, kept.setdefault(work.request.id, [])
         wanted = request.parameters.log_probabilities
         for place, token in enumerate(verdict.tokens):
@@ -127,10 +135,27 @@ def _judge(
     return outputs, kept
 
 
-def tell(request: Request, drawn: Drawn, now: float) -> Output:
+def tell(request: Request, drawn: Drawn | None, now: float) -> Output:
     """Adds one token to a request's answer, and says whether it ends with it."""
+    if drawn is None:
+        return failing(request, f"it got {NO_NUMBERS}")
+    try:
+        return _tell(request, drawn, now)
+    except Exception as error:  # of `decode`, which is the caller's
+        reason = f"its text could not be decoded ({type(error).__name__}: {error})"
+        return failing(request, reason, error)
+
+
+def failing(request: Request, reason: str, error: Exception | None = None) -> Output:
+    """The end of a request that cannot go on, while the others do."""
+    words = f"request '{request.id}' ended with an error: {reason}"
+    logging.getLogger("minitrain").error(words, exc_info=error)
+    return replace(ending(request, None, "", "error"), error=words)
+
+
+def _tell(request: Request, drawn: Drawn, now: float) -> Output:
     stream, parameters = request.text, request.parameters
-    if drawn.token in parameters.stop_tokens:
+    if drawn.token in request.ends:
         text = "" if stream is None else stream.finish()
         return ending(request, None, text, "stop")
     request.tokens.append(drawn.token)

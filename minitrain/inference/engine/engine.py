@@ -14,29 +14,44 @@ moves a draw only where two tokens are equal to the last digits (`logits.draw`).
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
-from minitrain.inference.engine.answer import Answer, Kept, Output, draw_answers
+from minitrain.inference.engine.answer import Answer, Kept, Output, draw_answers, failing
 from minitrain.inference.engine.metrics import StepMetrics
 from minitrain.inference.engine.prompt import as_tokens, check_readable
 from minitrain.inference.engine.request import Request, Times
 from minitrain.inference.engine.runner import Adapters, Pass, Runner
 from minitrain.inference.engine.scheduler import Plan, Scheduler
-from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.proposer import Draft, check_drafts
+from minitrain.inference.forward import check_own
+from minitrain.inference.parameters import SamplingParameters, as_whole
+from minitrain.inference.speculation.proposer import Draft, check_drafts, check_vocabulary
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
 from minitrain.words import plural
 
 STEPS_KEPT = 10_000  # the newest steps' metrics
+
+
+def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the engine's, for which other threads wait."""
+
+    @wraps(method)
+    def alone(self: Engine, *args: Any, **options: Any) -> Any:
+        with self.lock:
+            return method(self, *args, **options)
+
+    return alone
 
 
 class Proposer(Protocol):
@@ -77,8 +92,10 @@ class Engine:
         group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.config = model.config
+        check_own(model)
+        check_vocabulary(proposer, model.config.vocab_size)
         self.runner = Runner(model, num_blocks, block_size, adapters, group)
+        self.model, self.config = model, model.config
         blocks = BlockManager(num_blocks, block_size, share_prefixes, model.config.window)
         fit = None if adapters is None else adapters.fits
         self.scheduler = Scheduler(blocks, budget, max_running, fit)
@@ -86,26 +103,48 @@ class Engine:
         self.decode, self.proposer, self.clock = decode, proposer, clock
         self.requests: dict[str, Request] = {}
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
-        self.added = 0
+        self.numbers = itertools.count()  # of requests without a name
+        self.unseen = False  # is a request new since the last step?
+        self.lock = threading.RLock()  # of add, fork, cancel and step, whichever thread calls
         self.cancelled: set[str] = set()  # since the last step
 
     @property
     def busy(self) -> bool:
         return bool(self.requests)
 
+    @one_at_a_time
     def add(
         self,
         prompt: Sequence[int],
         parameters: SamplingParameters | None = None,
         adapter: str | None = None,
         id: str | None = None,
-    ) -> str:
-        """-> its id. InputError for what can never be served, before anything is computed."""
-        request = self._request(prompt, parameters or SamplingParameters(), adapter, id)
-        self.scheduler.add(request)
-        self._welcome(request)
-        return request.id
+        n: int | None = None,
+    ) -> str | list[str]:
+        """-> its id. InputError for what can never be served, before anything is computed.
 
+        With `n`, the ids of n answers: the prompt is computed once, and its blocks are shared. The
+        i-th draws by `seed + i`; after `id` the others are called `id-1`, `id-2`, …
+        """
+        parameters = SamplingParameters() if parameters is None else parameters
+        if not isinstance(parameters, SamplingParameters):
+            raise InputError(f"parameters are {parameters!r:.40}: give SamplingParameters(...)")
+        if n is not None and not (as_whole(n) or 0) > 0:
+            raise InputError(f"n is {n!r:.40}; it must be a whole number of answers, 1 or more")
+        requests: list[Request] = []
+        for number in range(1 if n is None else as_whole(n)):
+            own = f"{id}-{number}" if number and id is not None else id
+            seed = (parameters.seed + number + 2**63) % 2**64 - 2**63
+            one = replace(parameters, seed=seed) if number else parameters
+            requests.append(self._request(prompt, one, adapter, own))
+            requests[-1].first = requests[0] if number else None
+        self.scheduler.check(requests[0])
+        for request in requests:
+            self.scheduler.add(request)
+            self._welcome(request)
+        return requests[0].id if n is None else [request.id for request in requests]
+
+    @one_at_a_time
     def fork(self, id: str, parameters: SamplingParameters, from_prompt: bool = False) -> str:
         """A second answer, which goes on from what request `id` has been told, or from its prompt.
 
@@ -120,6 +159,7 @@ class Engine:
         self._welcome(child)
         return child.id
 
+    @one_at_a_time
     def cancel(self, id: str) -> bool:
         """Ends a request and frees its blocks; False where it is not here (any more)."""
         if id not in self.requests:
@@ -128,26 +168,37 @@ class Engine:
         self._end(self.requests[id], "cancelled")
         return True
 
+    @one_at_a_time
     def step(self) -> list[Output]:
         """One forward pass; [] where nobody is here."""
         began = self.clock()
         self.cancelled.clear()
+        if not self.busy:
+            return []
+        if self.runner.begin_anew(closely=self.unseen):
+            self.scheduler.restart()
+        self.unseen = False
+        lost = self._end_without_adapter()
         if self.proposer is not None:
             self._propose(self.proposer)
         plan = self.scheduler.schedule()
-        if not plan.work:
-            return []
         for work in plan.work:
             if work.request.times.started is None:
                 work.request.times.started = began
-        read = self.runner.run(plan)
-        outputs, kept = draw_answers(read.sampled, read.logits, self.clock())
-        self._settle(plan, read, kept)
+        read, failed = self._read(plan)
+        outputs, kept = [], {}
+        if read is not None:
+            outputs, kept = draw_answers(read.sampled, read.logits, self.clock())
+            self._settle(plan, read, kept)
         self._measure(plan, len(outputs), sum(map(len, kept.values())), began)
+        outputs += failed
         for output in outputs:
             if output.finish_reason is not None:
                 self._end(self.requests[output.id], output.finish_reason)
-        return outputs
+        if any(output.finish_reason == "error" for output in outputs):
+            self.scheduler.blocks.forget()  # NaN among them is for nobody to find, nor to read
+            self.runner.cache.wipe(self.scheduler.blocks.free)
+        return lost + outputs
 
     def stream(self) -> Iterator[Output]:
         """All requests' outputs, until none is left; in between, add and cancel as you like."""
@@ -160,8 +211,11 @@ class Engine:
         self,
         prompts: Sequence[Sequence[int]],
         parameters: SamplingParameters | Sequence[SamplingParameters] | None = None,
+        n: int = 1,
     ) -> list[Answer]:
-        """All prompts' answers, in the prompts' order; one's parameters, or all's."""
+        """All prompts' answers, in the prompts' order; one's parameters, or all's. With `n`, each
+        prompt's n answers stand together. One that ends with an error says so; InputError where
+        all do."""
         if self.busy:
             raise InputError(
                 f"{plural(len(self.requests), 'request')} are being served, and their outputs "
@@ -177,12 +231,14 @@ class Engine:
         answers: dict[str, Answer] = {}
         try:
             for prompt, one in zip(prompts, parameters):
-                answers[self.add(prompt, one)] = Answer()
+                answers |= {id: Answer() for id in self.add(prompt, one, n=n)}
             for output in self.stream():
                 answers[output.id].extend(output)
         finally:  # nobody is left, but where something went wrong
             for id in answers:
                 self.cancel(id)
+        if answers and all(answer.error for answer in answers.values()):
+            raise InputError(next(iter(answers.values())).error)
         return list(answers.values())
 
     def _request(
@@ -193,8 +249,11 @@ class Engine:
         id: str | None,
     ) -> Request:
         if id is None:
-            names = (f"request-{number}" for number in itertools.count(self.added))
+            names = (f"request-{number}" for number in self.numbers)
             id = next(name for name in names if name not in self.requests)
+        for name, value in (("id", id), ("adapter", adapter)):
+            if not isinstance(value, str | None):
+                raise InputError(f"{name} is {value!r:.40}; it must be a string, or None")
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
         prompt = as_tokens(prompt)
@@ -204,7 +263,10 @@ class Engine:
         text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
         times = Times(arrived=self.clock())
         key = self._adapter_key(adapter)
-        return Request(id, tuple(prompt), parameters, times, adapter, key, text=text)
+        ends = self.model.end_tokens
+        return Request(
+            id, tuple(prompt), parameters, times, adapter, key, text=text, model_ends=ends
+        )
 
     def _adapter_key(self, name: str | None) -> tuple[str, int] | None:
         """A name may be given to another adapter later, whose keys and values are others."""
@@ -216,7 +278,7 @@ class Engine:
 
     def _welcome(self, request: Request) -> None:
         self.requests[request.id] = request
-        self.added += 1
+        self.unseen = True
 
     def _propose(self, proposer: Proposer) -> None:
         """Drafts are for requests that lack one token only, and never reach past the answer."""
@@ -231,6 +293,41 @@ class Engine:
             check_drafts(found, list(asked.values()), self.config.vocab_size)
             for request, draft in zip(asked, found):
                 request.draft = draft
+
+    def _end_without_adapter(self) -> list[Output]:
+        """Whose adapter was taken away meanwhile, or is another one under its name."""
+        outputs = []
+        for request in [one for one in self.requests.values() if one.adapter is not None]:
+            try:
+                same = self._adapter_key(request.adapter) == request.adapter_key
+            except InputError:
+                same = False
+            if not same:
+                words = f"adapter '{request.adapter}' was removed while it was in use"
+                outputs.append(failing(request, f"{words}: ask again, with one that is there"))
+                self._end(request, "error")
+        return outputs
+
+    def _read(self, plan: Plan) -> tuple[Pass | None, list[Output]]:
+        """Computes a plan. Where that fails, each request by itself: the plan is then of those that
+        do not fail again, and the others' outputs say why. The error itself where all of several
+        fail, for then it is the model's, and where ranks compute together."""
+        if not plan.work:
+            return None, []
+        try:
+            return self.runner.run(plan), []
+        except Exception as error:
+            if isinstance(error, InputError) or self.runner.group is not None:
+                raise
+            read, failed = self.runner.run_apart(plan)
+            if read is None and len(failed) > 1:
+                raise
+        outputs = []
+        for id, error in failed.items():
+            reason = f"its forward pass failed ({type(error).__name__}: {error})"
+            outputs.append(failing(self.requests[id], reason, error))
+        plan.work = [work for work in plan.work if work.request.id not in failed]
+        return read, outputs
 
     def _settle(self, plan: Plan, read: Pass, kept: Kept) -> None:
         """The cache and the accounts hold what was read of each text, and what was kept of its

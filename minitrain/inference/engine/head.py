@@ -40,4 +40,6 @@ def can_be_laid_out(head: nn.Module) -> bool:
     """Whether oneDNN takes it, in float32: no rounding but that of another order of additions."""
     if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
         return False
+    if head._forward_hooks or head._forward_pre_hooks or head.weight.is_inference():
+        return False
     return head.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import index
+from collections.abc import Mapping, Sequence, Set
 
 from minitrain.errors import InputError
+from minitrain.inference.parameters import as_whole
 from minitrain.model.config import ModelConfig
 
 
 def as_tokens(prompt: Sequence[int]) -> list[int]:
-    """A list or a tensor (T,) of token numbers; InputError for text, fractions, a single number."""
+    """A list, an array or a tensor (T,) of token numbers; InputError for all else, as for a text,
+    whose digits would be numbers too."""
     try:
-        return [index(token) for token in prompt]
-    except (TypeError, ValueError):
+        ordered = not isinstance(prompt, (str, bytes, Mapping, Set))
+        tokens = list(map(as_whole, prompt)) if ordered else None
+    except TypeError:  # no collection
+        tokens = None
+    if tokens is None or None in tokens:
         raise InputError(
             f"a prompt is {prompt!r:.40}: give a list of token numbers, tokenizer.encode(text)"
-        ) from None
+        )
+    return tokens
 
 
 def check_readable(prompt: list[int], max_new_tokens: int, config: ModelConfig) -> None:
-    """InputError where the model knows a token not, or was not made for so long a text."""
+    """InputError for tokens that the model does not have, and texts longer than it was made for."""
     if not prompt:
         raise InputError("the prompt is empty and one token is needed: begin with bos")
     vocabulary, longest = config.vocab_size, config.max_length

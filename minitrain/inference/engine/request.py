@@ -69,15 +69,30 @@ class Request:
     num_cached_tokens: int = 0  # found, not computed, when it was last admitted
     num_preemptions: int = 0
     status: Status = Status.WAITING
-    finish_reason: str | None = None  # "length", "stop" or "cancelled"
+    finish_reason: str | None = None  # "length", "stop", "cancelled" or "error"
     text: TextStream | None = None  # where tokens are decoded
+    model_ends: tuple[int, ...] = ()  # the model's own end tokens
+    first: Request | None = None  # another answer to this prompt, which reads it for both
     generator: torch.Generator = field(init=False)
+    ends: frozenset[int] = field(init=False)  # the answer ends before one of these tokens
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
         if self.adapter_key is None:
             self.adapter_key = self.adapter
         self.generator = torch.Generator().manual_seed(self.parameters.seed)
+        own = () if self.parameters.ignore_end else self.model_ends
+        self.ends = frozenset((*self.parameters.stop_tokens, *own))
+
+    @property
+    def waits_for_first(self) -> bool:
+        """Its prompt is being computed, and it will go on from the same blocks."""
+        one = self.first
+        return one is not None and one.is_running and one.num_computed_tokens < len(self.prompt)
+
+    @property
+    def is_running(self) -> bool:
+        return self.status is Status.RUNNING
 
     @property
     def told(self) -> list[int]:

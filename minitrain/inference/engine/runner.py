@@ -15,7 +15,8 @@ from minitrain.inference.cache.paged import PagedCache
 from minitrain.inference.cache.spans import Part, batching_order
 from minitrain.inference.engine.head import Head
 from minitrain.inference.engine.scheduler import Plan, Work
-from minitrain.inference.forward import forward_new
+from minitrain.inference.engine.weights import Weights
+from minitrain.inference.forward import check_servable, forward_new
 from minitrain.inference.speculation.tree import after, ancestors, depths
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
@@ -54,12 +55,48 @@ class Runner:
         adapters: Adapters | None = None,
         group: Group | None = None,
     ) -> None:
+        check_servable(model)
         self.model, self.adapters, self.group = model, adapters, group
-        self.head = Head(model)
         if model.sequence_ranks > 1:
             raise InputError("ranks cannot share a token: tensor_parallel(model, group) as it is")
-        ranks = 1 if group is None else group.size
-        self.cache = PagedCache.of(model, num_blocks, block_size, ranks)
+        self.sizes = num_blocks, block_size, 1 if group is None else group.size
+        self.weights = Weights(model)
+        self._begin()
+
+    @torch.inference_mode(False)  # what is made within can be written to outside of it as well
+    def _begin(self) -> None:
+        """Cache and head for the weights as they are now, on their device and in their dtype."""
+        self.head = Head(self.model)
+        self.cache = PagedCache.of(self.model, *self.sizes)
+
+    def begin_anew(self, closely: bool) -> bool:
+        """Where the weights have changed since it was last asked: nothing in the cache counts."""
+        changed = self.weights.changed(closely)
+        if closely and self.group is not None:  # all ranks plan the same steps
+            any_rank = torch.tensor([float(changed)], device=self.group.device)
+            changed = bool(self.group.all_reduce(any_rank, "max"))
+        if changed:
+            del self.cache  # before there is another one
+            self._begin()
+        return changed
+
+    def run_apart(self, plan: Plan) -> tuple[Pass | None, dict[str, Exception]]:
+        """After a pass that failed: each request by itself, and by id those that fail again. What
+        the first pass wrote is written over; None where all fail."""
+        passes, failed = [], {}
+        for work in plan.work:
+            try:
+                passes.append(self.run(Plan([work], plan.copies if work is plan.work[0] else [])))
+            except Exception as error:
+                failed[work.request.id] = error
+        if not passes:
+            return None, failed
+        rows, row = {}, 0
+        for one in passes:
+            rows |= {id: slice(row, row + len(one.hidden)) for id in one.rows}
+            row += len(one.hidden)
+        logits, hidden = (torch.cat(z) for z in zip(*((p.logits, p.hidden) for p in passes)))
+        return Pass([w for p in passes for w in p.sampled], logits, hidden, rows), failed
 
     @torch.no_grad()
     def run(self, plan: Plan) -> Pass:

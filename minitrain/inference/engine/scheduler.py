@@ -93,13 +93,13 @@ class Scheduler:
         self.running: list[Request] = []
 
     def add(self, request: Request) -> None:
-        """InputError for a request that no empty pool could hold to its end."""
-        self._check(request)
+        self.check(request)
         self.waiting.append(request)
 
     def schedule(self) -> Plan:
         """The next step; empty where nobody is here."""
         plan = Plan()
+        self._fork_from_firsts()
         self._go_on(plan)
         if not plan.preempted:
             self._admit(plan)
@@ -126,6 +126,12 @@ class Scheduler:
                 plan.copies += copies
             index += 1
 
+    def restart(self) -> None:
+        """Everything that runs is read again from its first token, and nothing known is reused."""
+        while self.running:
+            self._preempt()
+        self.blocks.forget()
+
     def _preempt(self) -> Request:
         """Of those who run the youngest waits again, without blocks, in front of all others."""
         request = self.running.pop()
@@ -137,10 +143,14 @@ class Scheduler:
 
     def _admit(self, plan: Plan) -> None:
         """Who waits, in order, while there is budget, room in the batch, and blocks."""
-        while self.waiting and len(self.running) < self.max_running:
-            request, left = self.waiting[0], self.budget - plan.num_tokens
+        aside = 0  # who waits for another's prompt lets the next one pass
+        while aside < len(self.waiting) and len(self.running) < self.max_running:
+            request, left = self.waiting[aside], self.budget - plan.num_tokens
             if left == 0 or not self._fits(request):
                 return
+            if request.waits_for_first:
+                aside += 1
+                continue
             admitted = self.blocks.admit(request.tokens, request.adapter_key, left)
             if admitted is None:
                 assert self.running, "an empty pool cannot hold a request that `add` let in"
@@ -148,9 +158,23 @@ class Scheduler:
             request.table, computed = admitted
             request.num_computed_tokens = request.num_cached_tokens = computed
             request.status = Status.RUNNING
-            self.running.append(self.waiting.popleft())
+            del self.waiting[aside]
+            self.running.append(request)
             count = min(request.num_tokens - computed, left)
             plan.add(Work.of(request, computed, count))
+
+    def _fork_from_firsts(self) -> None:
+        """Whose prompt another request has computed goes on from its blocks, if there is room."""
+        heirs: dict[Request, Request] = {}  # the next one, where the first has ended
+        for request in [one for one in self.waiting if one.first is not None]:
+            first, full = request.first, len(self.running) == self.max_running
+            if first.status is Status.FINISHED:
+                heir = heirs.setdefault(first, request)
+                request.first = None if heir is request else heir
+            elif first.is_running and not request.waits_for_first and not full:
+                self.waiting.remove(request)
+                request.first = None
+                self.fork(first, request)
 
     def _fits(self, request: Request) -> bool:
         names = {one.adapter for one in (*self.running, request)} - {None}
@@ -176,7 +200,7 @@ class Scheduler:
 
         Where the batch is full, or the parent has not the blocks, it waits like any other.
         """
-        self._check(child)
+        self.check(child)
         computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
         full = len(self.running) == self.max_running
         table = None if full or computed == 0 else self.blocks.fork(parent.table, computed)
@@ -214,7 +238,8 @@ class Scheduler:
             self.waiting.remove(request)
         request.status, request.finish_reason = Status.FINISHED, reason
 
-    def _check(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
+        """InputError for a request that no empty pool could hold to its end."""
         needed = self.blocks.most_blocks(request.most_tokens, self.budget)
         if needed > self.blocks.num_blocks:
             raise InputError(

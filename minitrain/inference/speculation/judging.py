@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrain.inference.logits import draw, penalised
+from minitrain.errors import InputError
+from minitrain.inference.logits import NO_NUMBERS, are_numbers, draw, penalised
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.chance import Chance
 from minitrain.inference.speculation.proposer import ROOT, Draft, shaped
@@ -92,6 +93,8 @@ def _judge_drawn(cases: Sequence[Case]) -> list[Verdict]:
 def _penalised(case: Case) -> Tensor:
     """logits (n + 1, V), float32 on the CPU: penalties count what each node's way has told."""
     logits, parameters = case.logits.float().cpu(), case.request.parameters
+    if not are_numbers(logits).all():
+        raise InputError(f"the target gave {NO_NUMBERS}")
     if not parameters.penalised:
         return logits
     draft, told = case.draft, [list(case.request.told)]

@@ -111,6 +111,16 @@ def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draf
     return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
 
 
+def check_vocabulary(proposer: object, vocabulary: int) -> None:
+    """InputError for a draft model that cannot read its target's tokens, before one comes."""
+    known = getattr(proposer, "vocab_size", None)  # of those that are models
+    if known not in (None, vocabulary):
+        raise InputError(
+            f"the draft model knows {known:,} tokens and its target {vocabulary:,}: draft with a "
+            "model of the same tokenizer"
+        )
+
+
 def check_drafts(drafts: Sequence[Draft], most: Sequence[int], vocabulary: int) -> None:
     """InputError for what a target of this vocabulary was not asking for."""
     if len(drafts) != len(most):

@@ -48,6 +48,7 @@ class EngineDrafts:
 
     def __init__(self, proposer: Proposer, length: int | Length = 4, drawn: bool = False) -> None:
         self.proposer, self.drawn = proposer, drawn
+        self.vocab_size = getattr(proposer, "vocab_size", None)
         self.length = FixedLength(length) if isinstance(length, int) else length
         self.open: dict[Hashable, tuple[int, Draft]] = {}  # where a draft began, and it
         self.unshown: dict[Hashable, Unshown] = {}

@@ -23,10 +23,17 @@ from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.dense import DenseCache, read_on
+from minitrain.inference.forward import check_servable
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.judging import Case, Verdict, judge
 from minitrain.inference.speculation.length import FixedLength, Length
-from minitrain.inference.speculation.proposer import ROOT, Draft, Proposer, check_drafts
+from minitrain.inference.speculation.proposer import (
+    ROOT,
+    Draft,
+    Proposer,
+    check_drafts,
+    check_vocabulary,
+)
 from minitrain.inference.speculation.request import Request
 from minitrain.inference.speculation.tree import after, ancestors, depths
 from minitrain.model.config import ModelConfig
@@ -51,6 +58,8 @@ def speculate(
     request draws from its own generator (None: from the parameters' seed), and depends on no other
     in the batch. Stop strings and log probabilities are the engine's business.
     """
+    check_servable(target)
+    check_vocabulary(proposer, target.config.vocab_size)
     _check(prompts, parameters, generators)
     length = FixedLength(length) if isinstance(length, int) else length
     requests = [

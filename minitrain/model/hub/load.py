@@ -47,7 +47,14 @@ def load_pretrained(
     `dtype` None keeps the one that the weights are stored in, of several the one that holds them
     all; a GGUF's become float32.
     """
-    folder = Path(folder)
+    model, text = _load(Path(folder), device, dtype)
+    model.end_tokens = text.eos_ids
+    return model, text
+
+
+def _load(
+    folder: Path, device: torch.device | str, dtype: torch.dtype | None
+) -> tuple[Transformer, TextFiles]:
     if (file := find_gguf(folder)) is not None:
         return load_gguf(file, device, dtype or torch.float32)
     if (file := find_llama2c(folder)) is not None:

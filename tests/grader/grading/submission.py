@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrain.errors import InputError
+from minitrain.lab.grading.ipython_cells import as_python
 from minitrain.lab.sandbox.loader import Cell, bound
 
 RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
@@ -153,7 +154,7 @@ def _code_cells(notebook: Any) -> Iterator[Cell]:
         if cell.cell_type == "code":
             number += 1
             tags = cell.get("metadata", {}).get("tags", [])
-            source = _plain(str(cell.source))
+            source = as_python(str(cell.source))
             yield Cell(_cell_name(source, number), source, "exercise" in tags)
 
 
@@ -167,21 +168,15 @@ def read_python(path: Path, text: str) -> Submission:
     """A Python file of that text: one cell, or several where it has `# %%` marks."""
     marks = list(CELL_MARK.finditer(text))
     if not marks:
-        return Submission(path, (Cell(path.name, text, True),), _lab_call([text]))
+        return Submission(path, (Cell(path.name, as_python(text), True),), _lab_call([text]))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     cells = [Cell(f"{path.name} head", text[: marks[0].start()], False)]
     for mark, end in zip(marks, ends):
         if "[markdown]" not in mark[1] and "[md]" not in mark[1]:
             line = text.count("\n", 0, mark.end())
             source = "\n" * (line + 1) + text[mark.end() + 1 : end]  # the file's own line numbers
-            cells.append(Cell(path.name, _plain(source), '"exercise"' in mark[1]))
+            cells.append(Cell(path.name, as_python(source), '"exercise"' in mark[1]))
     return Submission(path, tuple(cells), _lab_call(cell.source for cell in cells))
-
-
-def _plain(source: str) -> str:
-    """Without IPython's magics and shell lines, which are no Python; line numbers stay."""
-    lines = source.split("\n")
-    return "\n".join("pass" if re.match(r"[%!?]", line) else line for line in lines)
 
 
 def _lab_call(sources: Iterable[str]) -> str | None:

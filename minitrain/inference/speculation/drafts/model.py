@@ -30,6 +30,7 @@ class DraftModel:
 
     def __init__(self, model: Transformer, rows: int = 1, longest: int | None = None) -> None:
         self.model, self.longest = model, longest or model.config.max_length
+        self.vocab_size = model.config.vocab_size
         self.cache = DenseCache.of(model, rows, room=2 * self.longest)  # a text, and one unread
         self.rows = Rows(rows)
         self.read: list[list[int]] = [[] for _ in range(rows)]  # what the cache holds, row by row

@@ -142,3 +142,18 @@ def error_of(running) -> Exception | None:
         running.client.completions.create(**LONG)
     except openai.APIError as error:
         return error
+
+
+def test_one_answer_that_fails_is_an_error_and_the_server_goes_on(given):
+    with serving(given) as one:
+        client, norm = one.client.with_options(max_retries=0), one.served.loop.engine.model.norm
+        right = norm.weight.detach().clone()
+        norm.weight.data.fill_(float("nan"))
+        with pytest.raises(
+            openai.InternalServerError, match="logits that are no numbers"
+        ) as caught:
+            client.completions.create(model="small", prompt="a", max_tokens=2)
+        assert caught.value.status_code == 503
+        norm.weight.data.copy_(right)
+        assert client.completions.create(model="small", prompt="a", max_tokens=2).choices[0].text
+        assert one.metric('request_success_total{finished_reason="error"}') == 1

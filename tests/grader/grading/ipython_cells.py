@@ -1,0 +1,79 @@
+"""Turns a notebook's cell into Python, as IPython does, line by line in its place.
+
+    %timeit f(x)      get_ipython().run_line_magic('timeit', 'f(x)')
+    x = !ls           x = get_ipython().getoutput('ls')
+    f?                get_ipython().run_line_magic('pinfo', 'f')
+    %%time            pass, and what is below it is Python
+
+What these calls do in the sandbox, which is nothing, stands in `sandbox/loader.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from contextlib import suppress
+
+MAGIC = re.compile(r"^\s*[%!?,;/]|[=?]\s*[%!]|\?\s*$", re.MULTILINE)  # may be IPython's, not Python
+MOST_MAGICS = 1000  # of a cell: each one costs IPython a copy of it
+OTHER_LANGUAGES = re.compile(
+    r"%%(!|(R|SVG|HTML|bash|cmd|cython|html|javascript|js|latex|markdown|perl|pypy|ruby|script|sh|"
+    r"sql|svg|sx|system)\b)"
+)
+
+
+def as_python(source: str) -> str:
+    """The cell with the same number of lines; unchanged where it is Python, or neither."""
+    if is_python(source):
+        return source
+    lines = source.split("\n")
+    first = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    if lines[first].startswith("%%"):
+        below = [] if OTHER_LANGUAGES.match(lines[first]) else lines[first + 1 :]
+        empty = len(lines) - first - 1 - len(below)
+        return as_python("\n".join([*lines[:first], "pass", *below, *[""] * empty]))
+    if not 0 < len(MAGIC.findall(source)) <= MOST_MAGICS:
+        return source
+    return "\n" * first + transformed("\n".join(lines[first:]))
+
+
+def is_python(source: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError:
+        return False
+    except (ValueError, RecursionError, MemoryError):  # nor will IPython make it so
+        return True
+    return True
+
+
+def transformed(source: str) -> str:
+    """By IPython's own transformers, each on every line once: its `transform_cell` begins anew
+    after each magic, and would take minutes for a cell of hundreds."""
+    from IPython.core import inputtransformer2 as ipython  # which costs half a second
+
+    manager, lines = ipython.TransformerManager(), source.splitlines(keepends=True)
+    try:
+        for clean in manager.cleanup_transforms:
+            lines = clean(lines)
+        for tokens in reversed(ipython.make_tokens_by_line(lines)):
+            found = [kind.find([tokens]) for kind in manager.token_transformers]
+            for one in sorted(filter(None, found), key=ipython.TokenTransformBase.sortby):
+                with suppress(SyntaxError):
+                    lines = in_place(lines, one.transform(lines))
+                    break
+    except Exception:  # IPython raises what its tokenizer does where it is neither
+        return source
+    whole = "".join(lines)
+    return whole if source.endswith("\n") else whole.removesuffix("\n")
+
+
+def in_place(lines: list[str], new: list[str]) -> list[str]:
+    """Empty lines behind a magic that went on over several."""
+    if missing := len(lines) - len(new):
+        at = next(n for n, (old, own) in enumerate(zip(lines, new)) if old != own)
+        new[at : at + 1] = [new[at], *["\n"] * missing]
+    return new
