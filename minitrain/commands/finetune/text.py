@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from minitrain.commands.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
 from minitrain.commands.finetune.options import FinetuneOptions
@@ -23,7 +22,7 @@ from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
 from minitrain.data.text import read_documents
 from minitrain.errors import InputError
 from minitrain.inference.server.chat import ChatTemplate
-from minitrain.model.hub.text import TextFiles
+from minitrain.model.hub.text import TextFiles, encode, open_tokenizer
 
 HELD_OUT = 0.1  # of the examples, at least one
 MOST_HELD_OUT_ROWS = 64
@@ -43,14 +42,7 @@ class Encoder:
     """The model's own tokenizer, and how it begins and ends a text."""
 
     def __init__(self, files: TextFiles) -> None:
-        if "tokenizer.json" not in files.tokenizer:
-            raise InputError(
-                "the model has no tokenizer.json, and text cannot be read without one: save its "
-                "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
-            )
-        self.backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
-        self.backend.no_padding()
-        self.backend.no_truncation()
+        self.backend = open_tokenizer(files.tokenizer)
         self.chat = ChatTemplate.of(files.tokenizer)
         self.first = [] if files.bos_id is None else [files.bos_id]
         if files.eos_ids:
@@ -63,7 +55,7 @@ class Encoder:
             self.first = []  # packing begins every document with it
 
     def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text, add_special_tokens=False).ids
+        return encode(self.backend, text, add_special_tokens=False)
 
     def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
         """Tokens, and for each whether it is learned."""
