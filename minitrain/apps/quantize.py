@@ -100,22 +100,17 @@ def quantize(
 
 def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packed:
     """The text's tokens, by the model's own tokenizer, in full rows."""
-    from tokenizers import Tokenizer
-
     from minitrain.apps.finetune.jsonl import read_jsonl
     from minitrain.apps.finetune.text import Encoder
     from minitrain.data.corpus import DOMAINS, make_corpus
     from minitrain.data.packing import pack_stream
     from minitrain.data.text import read_documents
+    from minitrain.model.hub.text import check_known, open_tokenizer
 
-    if "tokenizer.json" not in text.tokenizer:
-        raise InputError(
-            "the model has no tokenizer.json, and text cannot become its tokens: put its own there"
-        )
+    tokenizer = open_tokenizer(text.tokenizer)
     begin = text.bos_id if text.bos_id is not None else next(iter(text.eos_ids), None)
     if begin is None:
         raise InputError("config.json names no bos_token_id and no eos_token_id: add one")
-    tokenizer = Tokenizer.from_str(text.tokenizer["tokenizer.json"].decode())
     if data.endswith(".jsonl"):
         encoder = Encoder(text)
         encoder.first = []  # packing begins every document
@@ -126,11 +121,7 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
         encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         documents = [encoding.ids for encoding in encoded]
     largest = max((max(ids, default=0) for ids in documents), default=0)
-    if max(largest, begin) >= vocabulary:
-        raise InputError(
-            f"the tokenizer gives token {max(largest, begin)}, and the model has {vocabulary}: "
-            "they do not belong together"
-        )
+    check_known(max(largest, begin), vocabulary, text.tokenizer)
     return pack_stream(documents, length, begin)
 
 

@@ -34,6 +34,8 @@ class Tokenizer:
             raise InputError(f"this tokenizer has no {END} token: train one with train_tokenizer")
         self.backend = backend
         self.backend.encode_special_tokens = True
+        self.backend.no_padding()  # of the batches that it was trained on, if it was saved
+        self.backend.no_truncation()
 
     @property
     def end_token(self) -> int:
@@ -62,7 +64,7 @@ class Tokenizer:
         for piece in NOT_UTF8.split(data.decode("utf-8", "surrogateescape")):
             if NOT_UTF8.match(piece):
                 byte = piece.encode("utf-8", "surrogateescape")[0]
-                ids.append(self.backend.token_to_id(_byte_to_sign()[byte]))
+                ids.append(self.backend.token_to_id(byte_to_character()[byte]))
             else:
                 ids += self.backend.encode(piece).ids
         return ids
@@ -73,15 +75,15 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Token ids to the exact bytes; the end token is nothing."""
-        byte_of = {sign: byte for byte, sign in _byte_to_sign().items()}
-        signs = "".join(self._sign(i) for i in map(index, ids) if i != self.end_token)
-        return bytes(byte_of[sign] for sign in signs)
+        byte_of = {character: byte for byte, character in byte_to_character().items()}
+        written = "".join(self._written(i) for i in map(index, ids) if i != self.end_token)
+        return bytes(byte_of[character] for character in written)
 
-    def _sign(self, token: int) -> str:
-        sign = self.backend.id_to_token(token) if token >= 0 else None
-        if sign is None:
+    def _written(self, token: int) -> str:
+        written = self.backend.id_to_token(token) if token >= 0 else None
+        if written is None:
             raise InputError(f"token {token} is not in this vocabulary of {self.vocab_size}")
-        return sign
+        return written
 
     def save(self, path: str | Path) -> Path:
         """One JSON file, in the format of Hugging Face's `tokenizer.json`."""
@@ -139,9 +141,9 @@ def _from_json(text: str) -> Tokenizer:
     return Tokenizer(Backend.from_str(text))
 
 
-def _byte_to_sign() -> dict[int, str]:
-    """GPT-2's printable sign for each byte: itself where it prints, else U+0100 and up."""
+def byte_to_character() -> dict[int, str]:
+    """GPT-2's printable character for each byte: itself where it prints, else U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    signs = {byte: chr(byte) for byte in printable}
-    return signs | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+    themselves = {byte: chr(byte) for byte in printable}
+    return themselves | {byte: chr(0x100 + i) for i, byte in enumerate(others)}

@@ -31,7 +31,7 @@ from minitrain.finetuning.peft_files import save_adapter
 from minitrain.generators import seed_generators
 from minitrain.measure.parts import Parts
 from minitrain.model.hub.load import save_pretrained
-from minitrain.model.hub.text import TextFiles
+from minitrain.model.hub.text import TextFiles, check_known
 from minitrain.monitoring.hardware.sensor import find_sensor
 from minitrain.monitoring.meter import Meter
 from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
@@ -114,6 +114,9 @@ def prepare(job: Job) -> Run:
     method = find_method(options.method, options.method_options)
     check_rank(model, method)
     texts = make_texts(options, files)
+    rows = (texts.training, texts.new, texts.old)
+    largest = max(int(some.tokens.max()) for some in rows if len(some))
+    check_known(largest, model.config.vocab_size, files.tokenizer)
     seed_generators(options.seed)
     adapt(model, method, seed=options.seed).train()
     optimizer = torch.optim.AdamW(adapter_groups(model, options.rate), lr=options.rate)

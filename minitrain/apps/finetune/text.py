@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import processors
 
 from minitrain.apps.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
 from minitrain.apps.finetune.options import FinetuneOptions
@@ -25,7 +25,7 @@ from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
 from minitrain.data.text import read_documents
 from minitrain.errors import InputError
-from minitrain.model.hub.text import TextFiles
+from minitrain.model.hub.text import TextFiles, encode, open_tokenizer
 
 HELD_OUT = 0.1  # of the examples, at least one
 MOST_HELD_OUT_ROWS = 64
@@ -45,14 +45,7 @@ class Encoder:
     """The model's own tokenizer, and how it begins and ends a text."""
 
     def __init__(self, files: TextFiles) -> None:
-        if "tokenizer.json" not in files.tokenizer:
-            raise InputError(
-                "the model has no tokenizer.json, and text cannot be read without one: save its "
-                "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
-            )
-        self.backend = Tokenizer.from_str(files.tokenizer["tokenizer.json"].decode())
-        self.backend.no_padding()
-        self.backend.no_truncation()
+        self.backend = open_tokenizer(files.tokenizer)
         self.chat = ChatTemplate.of(files.tokenizer)
         any_text = self.backend.encode("a")
         own = any_text.sequence_ids  # None of what is put around every text
@@ -66,7 +59,7 @@ class Encoder:
             raise InputError("the model's config.json names no eos_token_id: add it there")
 
     def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text, add_special_tokens=False).ids
+        return encode(self.backend, text, add_special_tokens=False)
 
     def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
         """Tokens, and for each whether it is learned."""

@@ -14,6 +14,8 @@ from minitrain.inference.engine.answer import Output
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.request import Times
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.vocabulary import Vocabulary
+from minitrain.model.hub.text import encode
 from minitrain.words import plural, seconds_text
 
 NEW_TOKENS, BLOCK = 128, 16
@@ -26,7 +28,7 @@ def tell(job: Job) -> None:
     prompts = [tokens_of(speaker, prompt) for prompt in job.prompts]
     requests = [(tokens, parameters(job, speaker, len(tokens))) for tokens in prompts]
     blocks = sum(-(-(len(t) + p.max_new_tokens) // BLOCK) for t, p in requests) * job.samples
-    engine = Engine(speaker.model, blocks, BLOCK, decode=speaker.decode)
+    engine = Engine(speaker.model, blocks, BLOCK, decode=speaker.tokenizer.decode)
     printer = Printer(job.prompts, job.samples)
     for number, (tokens, wanted) in enumerate(requests):
         for sample, id in enumerate(engine.add(tokens, wanted, n=job.samples)):
@@ -39,7 +41,7 @@ def tell(job: Job) -> None:
 
 
 def tokens_of(speaker: Speaker, prompt: str | None) -> list[int]:
-    tokens = list(speaker.begin) if prompt is None else speaker.encode(prompt)
+    tokens = list(speaker.begin) if prompt is None else encode(speaker.tokenizer, prompt)
     if not tokens:
         raise InputError("this model has no token that begins a text: give --prompt")
     return tokens
@@ -49,7 +51,8 @@ def parameters(job: Job, speaker: Speaker, prompt_length: int) -> SamplingParame
     """The engine refuses what was asked for and is too long; what was not asked for is fitted."""
     room = speaker.model.config.max_length - prompt_length
     new = job.new_tokens or max(1, min(NEW_TOKENS, room))
-    return replace(job.parameters, max_new_tokens=new, stop_tokens=speaker.ends)
+    ends = speaker.ends + Vocabulary(speaker.tokenizer).stop_tokens(job.parameters.stop)
+    return replace(job.parameters, max_new_tokens=new, stop_tokens=ends)
 
 
 class Printer:

@@ -148,7 +148,7 @@ def open_served(
     bank = open_bank(speaker.model, adapters, name) if adapters else None
     engine = Engine(
         speaker.model, num_blocks, BLOCK, budget, max_running,
-        decode=speaker.decode, adapters=bank, proposer=proposer,
+        decode=language.decode, adapters=bank, proposer=proposer,
     )  # fmt: skip
     loop = EngineLoop(engine, Metrics(), max_requests)
     names = tuple(adapter for adapter, _ in adapters)

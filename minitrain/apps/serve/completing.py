@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,10 +30,13 @@ class Completer:
     adapters: tuple[str, ...] = ()  # each is asked for as a model of its own
 
     async def complete(self, request: Request, asked: AskedCompletion) -> Response:
-        prompts = [
-            await self._encoded(prompt) if isinstance(prompt, str) else prompt
-            for prompt in asked.prompts
-        ]
+        try:
+            prompts = [
+                await self._encoded(prompt) if isinstance(prompt, str) else prompt
+                for prompt in asked.prompts
+            ]
+        except InputError as error:
+            raise Refused(400, str(error), "prompt") from None
         return await self._answer(request, asked, prompts, NEW_TOKENS, Completion)
 
     async def chat(self, request: Request, asked: AskedChat) -> Response:
@@ -103,7 +106,9 @@ class Completer:
         room = max(1, places - len(prompt))
         new_tokens = asked.most or min(default or room, room)
         try:
-            return asked.parameters(new_tokens, self.language.ends)
+            parameters = asked.parameters(new_tokens, self.language.ends)
+            special = self.language.vocabulary.stop_tokens(parameters[0].stop)
+            return [replace(one, stop_tokens=one.stop_tokens + special) for one in parameters]
         except InputError as error:
             raise Refused(400, str(error)) from None
 

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from minitrain.apps.serve.language import Language
+from minitrain.apps.serve.spelling import Spelling, Spelt
 from minitrain.inference.engine.answer import Output
+from minitrain.inference.vocabulary import id_name
 
 Choice = dict[str, object]
 
@@ -28,14 +30,13 @@ class Format(ABC):
         self.language = language
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
         self.model = model
-        self.before = [prompt[-1] for prompt in prompts]  # of each answer, its newest token
-        self.offsets = [0] * len(prompts)  # of each answer, how long its pieces are
+        self.spellings = [Spelling(language, prompt) for prompt in prompts]
         self.each = each
         self.told = self.cached = 0
 
     @abstractmethod
-    def choice(self, place: int, output: Output) -> Choice:
-        """What a chunk says of answer `place`."""
+    def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
+        """What a chunk says of answer `place`; `spelt` where log probabilities are asked for."""
 
     @abstractmethod
     def joined(self, choices: Sequence[Choice]) -> Choice:
@@ -47,15 +48,13 @@ class Format(ABC):
 
     def take(self, place: int, output: Output) -> Choice | None:
         """None for a token that has no text yet."""
-        choice = self.choice(place, output)
         if place % self.each == 0:  # a prompt is counted once, and so is what was known of it
             self.cached += output.cached_tokens
-        if output.drawn is not None:
-            self.told += 1
-            self.before[place] = output.drawn.token
-            if not output.text and output.drawn.log_probability is None:
-                return choice if output.finish_reason else None
-        return choice
+        self.told += output.drawn is not None
+        spelt = self.spellings[place].take(output)
+        if not (output.text or spelt or output.finish_reason):
+            return None
+        return self.choice(place, output, spelt)
 
     def chunk(self, choices: Sequence[Choice], usage: dict | None = None) -> dict[str, object]:
         return self._body(self.chunk_object, choices) | ({"usage": usage} if usage else {})
@@ -71,13 +70,6 @@ class Format(ABC):
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
-    def likeliest(self, place: int, output: Output) -> list[tuple[str, float]]:
-        """(text, log probability) of the likeliest tokens at this place of the answer."""
-        return [(self.piece(place, token), log) for token, log in output.drawn.likeliest]
-
-    def piece(self, place: int, token: int) -> str:
-        return self.language.piece(self.before[place], token)
-
     def _body(self, kind: str, choices: Sequence[Choice]) -> dict[str, object]:
         return {**self.head, "object": kind, "model": self.model, "choices": list(choices)}
 
@@ -85,12 +77,12 @@ class Format(ABC):
 class Completion(Format):
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def choice(self, place: int, output: Output) -> Choice:
+    def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
         reason = output.finish_reason
         return {
             "index": place,
             "text": output.text,
-            "logprobs": self._logs(place, output),
+            "logprobs": self._logs(spelt),
             "finish_reason": reason,
         }
 
@@ -101,16 +93,14 @@ class Completion(Format):
         text = "".join(choice["text"] for choice in choices)
         return {**choices[-1], "text": text, "logprobs": together or None}
 
-    def _logs(self, place: int, output: Output) -> dict[str, list] | None:
-        if output.drawn is None or output.drawn.log_probability is None:
+    def _logs(self, spelt: Sequence[Spelt]) -> dict[str, list] | None:
+        if not spelt:
             return None
-        text, log = self.piece(place, output.drawn.token), output.drawn.log_probability
-        offset, self.offsets[place] = self.offsets[place], self.offsets[place] + len(text)
         return {
-            "tokens": [text],
-            "token_logprobs": [log],
-            "top_logprobs": [dict([*self.likeliest(place, output), (text, log)])],
-            "text_offset": [offset],
+            "tokens": [one.text for one in spelt],
+            "token_logprobs": [one.log for one in spelt],
+            "top_logprobs": [by_text(one) for one in spelt],
+            "text_offset": [one.offset for one in spelt],
         }
 
 
@@ -121,11 +111,11 @@ class Chat(Format):
         delta = {"role": "assistant", "content": ""}
         return {"index": place, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def choice(self, place: int, output: Output) -> Choice:
+    def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
         return {
             "index": place,
             "delta": {"content": output.text} if output.text else {},
-            "logprobs": self._logs(place, output),
+            "logprobs": self._logs(spelt),
             "finish_reason": output.finish_reason,
         }
 
@@ -139,15 +129,22 @@ class Chat(Format):
             "finish_reason": choices[-1]["finish_reason"],
         }
 
-    def _logs(self, place: int, output: Output) -> dict[str, list] | None:
-        if output.drawn is None or output.drawn.log_probability is None:
-            return None
-        own = (self.piece(place, output.drawn.token), output.drawn.log_probability)
-        likeliest = [one_log(*each) for each in self.likeliest(place, output)]
-        return {"content": [{**one_log(*own), "top_logprobs": likeliest}]}
+    def _logs(self, spelt: Sequence[Spelt]) -> dict[str, list] | None:
+        logs = [
+            {**one_log(one), "top_logprobs": [one_log(each) for each in one.likeliest]}
+            for one in spelt
+        ]
+        return {"content": logs} if logs else None
 
 
-def one_log(text: str, log: float) -> dict[str, object]:
-    """The bytes of half a character are not known from its text."""
-    known = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": log, "bytes": known}
+def by_text(one: Spelt) -> dict[str, float]:
+    """The token's own first; another of the same text goes by its number."""
+    logs = {one.text: one.log}
+    for each in one.likeliest:
+        if each.token != one.token:
+            logs[id_name(each.token) if each.text in logs else each.text] = each.log
+    return logs
+
+
+def one_log(one: Spelt) -> dict[str, object]:
+    return {"token": one.text, "logprob": one.log, "bytes": list(one.bytes)}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tokenizers import Tokenizer
 
 from minitrain.apps.serve.chat import ChatTemplate, Message
 from minitrain.errors import InputError
+from minitrain.inference.vocabulary import Vocabulary
+from minitrain.model.hub.text import encode, open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,14 @@ class Language:
         cls, files: Mapping[str, bytes], begin: Sequence[int] = (), ends: Sequence[int] = ()
     ) -> Language:
         """From a tokenizer's files, name -> content."""
-        tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
-        return cls(tokenizer, tuple(begin), tuple(ends), ChatTemplate.of(files))
+        return cls(open_tokenizer(files), tuple(begin), tuple(ends), ChatTemplate.of(files))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text).ids or list(self.begin)
+        return encode(self.tokenizer, text) or list(self.begin)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """The template writes the special tokens itself; none is added."""
@@ -38,12 +44,7 @@ class Language:
                 "this model has no chat template, it only goes on from a text: use "
                 "/v1/completions, or serve a model that was trained to chat"
             )
-        return self.tokenizer.encode(self.chat.render(messages), add_special_tokens=False).ids
+        return encode(self.tokenizer, self.chat.render(messages), add_special_tokens=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(list(tokens))
-
-    def piece(self, before: int, token: int) -> str:
-        """A token's own text after the token `before`: its space is often seen only so."""
-        known = self.decode([before])
-        return self.decode([before, token])[len(known) :]

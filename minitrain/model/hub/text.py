@@ -1,4 +1,4 @@
-"""What a checkpoint says of text: its tokenizer's files, and the ids that begin and end one."""
+"""A checkpoint's tokenizer: its files, opening it, and the ids that begin and end a text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
+from minitrain.errors import InputError
 from minitrain.model.hub.config import read_json
 
 TOKENIZER_FILES = (
@@ -18,6 +21,8 @@ TOKENIZER_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
+LLAMAS = {"bos_token_id": 1, "eos_token_id": 2}
+DEFAULT_IDS = {"llama": LLAMAS, "mistral": LLAMAS, "mixtral": LLAMAS}  # transformers' classes'
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,79 @@ class TextFiles:
 
 
 def read_text_files(folder: Path) -> TextFiles:
-    """generation_config.json, where there is one, knows better than config.json."""
+    """generation_config.json, where there is one, knows better than config.json, and a key that is
+    in neither has its family's default; the tokenizer's own end token ends a text as well."""
     raw = read_json(folder / "config.json")
-    if (folder / "generation_config.json").exists():
-        raw |= read_json(folder / "generation_config.json")
-    eos = raw.get("eos_token_id")
-    eos_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    raw = DEFAULT_IDS.get(raw.get("model_type"), {}) | raw
+    if (path := folder / "generation_config.json").exists():
+        raw |= {key: value for key, value in read_json(path).items() if value is not None}
     found = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
     tokenizer = {path.name: path.read_bytes() for path in found}
-    return TextFiles(tokenizer, raw.get("bos_token_id"), tuple(eos_ids))
+    bos, eos = (_ids(folder, key, raw.get(key)) for key in ("bos_token_id", "eos_token_id"))
+    ends = dict.fromkeys([*eos, *_own_end(folder, tokenizer)])
+    return TextFiles(tokenizer, next(iter(bos), None), tuple(ends))
+
+
+def _ids(folder: Path, key: str, value: object) -> list[int]:
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if any(type(one) is not int or one < 0 for one in ids):
+        raise InputError(f"{folder} has {key} = {value!r:.60}: give a token's number, or a list")
+    return ids
+
+
+def _own_end(folder: Path, files: Mapping[str, bytes]) -> list[int]:
+    """The id of the eos_token that the tokenizer's files name; [] where they name none."""
+    settings = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if name in files:
+            settings |= read_json(folder / name)
+    token = settings.get("eos_token")
+    if token is None or "tokenizer.json" not in files:
+        return []
+    content = token.get("content") if isinstance(token, dict) else token
+    added = read_json(folder / "tokenizer.json").get("added_tokens") or []
+    return [one["id"] for one in added if one["content"] == content]
+
+
+def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
+    """From a tokenizer's files, name -> content. The padding and truncation that tokenizer.json may
+    have saved were for the batches that it was trained on: they are switched off."""
+    if "tokenizer.json" not in files:
+        raise InputError(
+            "the model has no tokenizer.json, and text cannot become its tokens: save its "
+            "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
+        )
+    try:
+        tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    except Exception as error:  # the backend raises bare ones
+        raise InputError(f"tokenizer.json cannot be read ({error}): download it again") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+    """InputError for half a surrogate pair, which a str can hold and no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InputError(
+            f"the text has half a surrogate pair, {half!r} at character {error.start}: leave it "
+            "out, or write the character that it is of"
+        ) from None
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+
+def check_known(token: int, vocab_size: int, files: Mapping[str, bytes]) -> None:
+    """InputError where the tokenizer has more tokens than the model, and the text uses them."""
+    if token >= vocab_size:
+        name = open_tokenizer(files).id_to_token(token)
+        raise InputError(
+            f"the text has {name!r}, token {token} of tokenizer.json, and the model's embedding "
+            f"has {vocab_size} rows: take the tokenizer that it was trained with, or leave the "
+            "token out of the text"
+        )
 
 
 def fast_tokenizer(tokenizer_json: str, settings: Mapping[str, str]) -> dict[str, bytes]:

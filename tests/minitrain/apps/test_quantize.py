@@ -151,7 +151,7 @@ def test_the_texts_that_judge_are_not_those_that_calibrate():
         (["--model", "model", "--format", "int4", "--method", "llm-int8"], "int8-row"),
         (["--model", "model", "--length", "60000"], "a longer text, or a smaller --length"),
         (["--model", "bare"], "no tokenizer.json"),
-        (["--model", "small"], "do not belong together"),
+        (["--model", "small"], "the model's embedding has 64 rows"),
         (["--model", "text.txt"], "text.txt is not a folder"),
         (["--model", "nowhere"], "there is no model 'nowhere'"),
         (["--model", "model", "--data", "nowhere"], "there is no text 'nowhere'"),

@@ -8,6 +8,10 @@ from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.inference.streaming import TextStream
 from minitrain.model.hub.llama2c import read_tokenizer
 
+from .vocabularies import KINDS, byte_fallback, byte_level, sequences
+
+each_kind = pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
+
 
 def as_bytes(tokens: list[int]) -> str:
     """Every token is one byte of UTF-8."""
@@ -29,10 +33,115 @@ def test_half_a_character_is_never_shown():
     assert pieces == ["a", "", "é", "", "", "", "😀", "b", ""]
 
 
-def test_bytes_that_are_no_character_do_not_hold_the_stream_up():
+def test_bytes_that_are_no_character_are_given_with_the_next_that_is_one():
     stream = TextStream(as_bytes, [])
     pieces = [stream.push(token) for token in [65, 0xFF, 0xFF, 0xFF, 0xFF, 66]]
-    assert "".join([*pieces, stream.finish()]) == "A" + "\ufffd" * 4 + "B"
+    assert pieces == ["A", "", "", "", "", "\ufffd" * 4 + "B"] and stream.finish() == ""
+
+
+def pushed(decode, prompt: list[int], tokens: list[int], stop: tuple[str, ...] = ()) -> str:
+    stream = TextStream(decode, prompt, stop)
+    text = ""
+    for token in tokens:
+        text += stream.push(token)
+        if stream.stopped:
+            break
+    return text + stream.finish()
+
+
+@each_kind
+@pytest.mark.parametrize("skip", [True, False], ids=["special left out", "special shown"])
+def test_pieces_are_the_decoded_whole_in_any_cut(tokenizer, skip):
+    def decode(tokens: list[int]) -> str:
+        return tokenizer.decode(tokens, skip_special_tokens=skip)
+
+    chance = random.Random(1)
+    for tokens in sequences(tokenizer, 250):
+        whole, cut = decode(tokens), chance.randint(0, len(tokens))
+        assert pushed(decode, [], tokens) == whole
+        prompt = decode(tokens[:cut])
+        while not whole.startswith(prompt):  # it ends inside a character, which is then whole
+            prompt = prompt[:-1]
+        assert prompt + pushed(decode, tokens[:cut], tokens[cut:]) == whole
+
+
+@each_kind
+def test_a_stop_string_ends_the_text_with_the_first_token_that_makes_it(tokenizer):
+    """It is looked for in all the text so far, but for an unfinished character at its end."""
+    chance, stopped = random.Random(2), 0
+    for tokens in sequences(tokenizer, 250, seed=3):
+        whole = tokenizer.decode(tokens)
+        start, length = chance.randint(0, len(whole)), chance.randint(1, 3)
+        stop = whole[start : start + length].strip("\ufffd") or "b"
+        texts = (tokenizer.decode(tokens[:count]) for count in range(len(tokens) + 1))
+        made = [text for text in texts if stop in text.rstrip("\ufffd")]
+        want = made[0].partition(stop)[0] if made else whole.partition(stop)[0]
+        assert pushed(tokenizer.decode, [], tokens, (stop,)) == want
+        stopped += bool(made)
+    assert stopped > 150
+
+
+def test_five_tokens_that_each_end_inside_a_character():
+    """As GPT-2's do with Chinese and Korean: after four of them half a character was given up."""
+    tokenizer = byte_level()
+    names = ["å¥", "½í", "ķľå", "¥½å", "¥", "½"]
+    tokens = [id for name in names for id in bytes_as_tokens(tokenizer, name)]
+    assert tokenizer.decode(tokens) == "好한好好"
+    assert pushed(tokenizer.decode, [], tokens) == "好한好好"
+
+
+def bytes_as_tokens(tokenizer, name: str) -> list[int]:
+    """One token where there is such a one, else a token a byte."""
+    known = tokenizer.token_to_id(name)
+    return [known] if known is not None else [tokenizer.token_to_id(one) for one in name]
+
+
+@pytest.mark.parametrize(
+    "names, text",
+    [
+        (["<s>", "<s>", "<s>", "</s>", "▁once", "▁a"], "once a"),
+        (["▁once", "▁a", *["<|more|>"] * 9, "▁time"], "once a time"),
+        (["▁a", "<0xFF>", "<0xE2>", "<0x82>", "<0xAC>", "▁a"], "a���� a"),
+        (["▁a", "<0xE2>", "<0x82>", "<0xAC>", "<0xFF>", "▁a"], "a���� a"),
+        (["▁a", "<0x0A>", "<0xFF>", "b"], "a��b"),
+        (["<0xE2>", "<s>", "<0x82>", "<0xAC>", "</s>"], "€"),
+        (["▁", "▁", "▁once"], "  once"),
+    ],
+)
+@pytest.mark.parametrize("cut", range(4))
+def test_byte_tokens_and_first_spaces(names, text, cut):
+    tokenizer = byte_fallback()
+    tokens = [tokenizer.token_to_id(name) for name in names]
+    assert tokenizer.decode(tokens) == text
+    prompt = tokenizer.decode(tokens[:cut])
+    while not text.startswith(prompt):
+        prompt = prompt[:-1]
+    assert prompt + pushed(tokenizer.decode, tokens[:cut], tokens[cut:]) == text
+
+
+def test_a_line_end_that_is_a_byte_token_stops_at_once():
+    """It is not certain before the next token, and still the answer is not a token longer."""
+    tokenizer = byte_fallback()
+    stream = TextStream(tokenizer.decode, [], ("\n",))
+    assert stream.push(tokenizer.token_to_id("▁once")) == "once" and not stream.stopped
+    assert stream.push(tokenizer.token_to_id("<0x0A>")) == "" and stream.stopped
+    again = TextStream(tokenizer.decode, [tokenizer.token_to_id("<0x0A>")], ("\n",))
+    assert again.push(tokenizer.token_to_id("a")) == "a" and not again.stopped
+
+
+def test_a_long_text_is_decoded_a_few_tokens_at_a_time():
+    tokenizer, lengths = byte_fallback(), []
+
+    def decode(tokens: list[int]) -> str:
+        lengths.append(len(tokens))
+        return tokenizer.decode(tokens)
+
+    tokens = tokenizer.encode("once upon a time 好 " * 50).ids
+    assert (
+        pushed(decode, tokens, tokens)
+        == tokenizer.decode(tokens * 2)[len("once upon a time 好 " * 50) :]
+    )
+    assert max(lengths) < 20
 
 
 def test_the_end_shows_what_is_left():
