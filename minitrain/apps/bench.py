@@ -120,7 +120,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def verdict(rows: list[Row]) -> str:
-    """How many we win, and each loss in words, with the reasons beside them."""
+    """The number of wins, and each loss in words, with its reason."""
     losses = [row for row in rows if row.lost]
     lines = [f"We win {len(rows) - len(losses)} of {len(rows)}."]
     for reason in dict.fromkeys(row.reason for row in losses):

@@ -99,7 +99,10 @@ def prepare(
         float, Option(real(0, 0.99), "the similarity of near duplicates; 0: leave them")
     ] = 0.75,
     passages: Annotated[
-        int, Option(whole(0, 10**6), "cut passages of so many signs that come again; 0: leave them")
+        int,
+        Option(
+            whole(0, 10**6), "remove repeated passages of at least so many characters; 0: keep them"
+        ),
     ] = 0,
     test: Annotated[
         str | None, Option(SOURCE, "texts of a test set, which must not come in", "none")

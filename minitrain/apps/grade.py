@@ -98,7 +98,7 @@ def grade(
 
 
 def _warn() -> None:
-    """Of what makes the sandbox weaker here."""
+    """Warns of anything that makes the sandbox weaker here."""
     from minitrain.lab.sandbox import bubblewrap
 
     if bubblewrap.find() is None:

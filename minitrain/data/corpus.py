@@ -32,7 +32,7 @@ from minitrain.errors import InputError, unknown_name
 
 
 class Language(Protocol):
-    """What a corpus is drawn from."""
+    """The distribution that a corpus is drawn from."""
 
     def tell(self, pick: Pick) -> str:
         """One document, from choices that `pick` makes and counts."""

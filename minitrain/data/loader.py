@@ -34,7 +34,7 @@ from minitrain.errors import InputError
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model is given, all (B, T) int64."""
+    """A model's input and targets, all (B, T) int64."""
 
     tokens: Tensor
     targets: Tensor  # -100 where nothing is counted
@@ -43,7 +43,7 @@ class Batch:
 
     @property
     def tokens_counted(self) -> int:
-        """How many targets the loss is summed over."""
+        """The number of targets that the loss is summed over."""
         return int((self.targets != IGNORED).sum())
 
     def to(self, device: str | torch.device) -> Batch:
@@ -171,13 +171,13 @@ class Loader:
         self.epoch, self.consumed = place
 
     def _order_digest(self) -> str:
-        """Of the first epoch: two orders that agree in it are one."""
+        """A digest of the first epoch's order: two orders that agree in it are one."""
         first = np.asarray(self.order(self.seed, 0), np.int64)
         return hashlib.sha256(first.tobytes()).hexdigest()[:16]
 
 
 class _Steps(Dataset):
-    """What torch's DataLoader asks for a step by where it starts."""
+    """The dataset that torch's DataLoader reads: a step, by where it starts."""
 
     def __init__(self, read: partial[Batch]) -> None:
         self.read = read

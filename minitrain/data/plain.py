@@ -169,7 +169,7 @@ class Stream:
         self.epoch, self.consumed = self.epoch + 1, 0
 
     def state(self) -> dict[str, int]:
-        """Where all ranks stand, as plain numbers."""
+        """The position of all ranks, as plain numbers."""
         return {"epoch": self.epoch, "consumed": self.consumed}
 
     def resume(self, state: dict[str, int]) -> None:

@@ -86,7 +86,7 @@ def _some(path: Path, documents: list[str]) -> list[str]:
 
 
 def documents_of(file: Path) -> list[str]:
-    """Of a text file, which may be empty: among many files one or the other is."""
+    """The documents of a text file, which may be empty: among many files one or the other is."""
     try:
         data = file.read_bytes()
     except OSError as error:

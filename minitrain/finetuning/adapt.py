@@ -165,7 +165,7 @@ def adaptation_of(model: nn.Module) -> Method | None:
 
 
 def trainable_parameters(model: nn.Module) -> tuple[int, int]:
-    """How many numbers are trained, and how many there are in all; shared ones count once.
+    """Counts of trainable parameters and of all; shared ones count once.
 
     A layer in 4 bits counts its bytes as it stores them.
     """
@@ -295,7 +295,7 @@ def make_adapter(
 
 
 def width_of(layer: nn.Module, path: str) -> int:
-    """How many features a sublayer reads: as many as its first linear layer."""
+    """The input width of a sublayer: that of its first linear layer."""
     for module in layer.modules():
         if sizes := features(module):
             return sizes[1]

@@ -35,7 +35,7 @@ class LinearLike(Protocol):
 
 
 class Adapter(nn.Module):
-    """What is trained. `peft_names`: its parameters and how PEFT's files call them."""
+    """The trained part of an adapted layer. `peft_names`: its parameters' names in PEFT's files."""
 
     peft_names: dict[str, str] = {}  # noqa: RUF012
 
@@ -94,7 +94,7 @@ def features(layer: nn.Module) -> tuple[int, int] | None:
 
 
 def is_conv1d(layer: nn.Module) -> bool:
-    """That of transformers, which this package does not import."""
+    """True for the Conv1D of transformers, which this package does not import."""
     return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf") and hasattr(layer, "nx")
 
 
@@ -122,7 +122,7 @@ def dense_weight(layer: nn.Module) -> Tensor:
 
 
 def place_of(layer: nn.Module) -> dict[str, Any]:
-    """Where an adapter of this layer lives: on its device, in its dtype but at least float32.
+    """Device and dtype for an adapter of this layer: the layer's own, but at least float32.
 
     In bfloat16 an update of less than 1/256 of a weight is lost; an adapter is small, and can
     afford not to.

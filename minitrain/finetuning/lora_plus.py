@@ -21,7 +21,7 @@ FAST = ("lora_B", "lora_embedding_B")
 
 
 def adapter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0) -> list[dict]:
-    """What the model trains, for an optimizer: `AdamW(adapter_groups(model, 1e-3))`.
+    """Parameter groups of what the model trains: `AdamW(adapter_groups(model, 1e-3))`.
 
     The ratio is the method's own `lr_ratio`, 1 but for "lora+". Weight decay is for matrices.
     """

@@ -1,4 +1,4 @@
-"""From logits to the next token, for many rows at once: penalties, cuts, and a draw.
+"""Draws the next token from logits, for many rows at once: penalties, cuts, and the draw.
 
 `sampling.next_token_probabilities` is the naive version: one row, one cut after the other, each
 with its own sort. Here the likeliest come first once, and all cuts are made on that order:

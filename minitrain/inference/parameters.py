@@ -1,4 +1,4 @@
-"""What a request may ask for: how its tokens are drawn, and when it ends."""
+"""Sampling parameters of a request: how its tokens are drawn, and when it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = 5e-324  # the smallest number above 0
 
 
 def as_whole(value: object) -> int | None:
-    """Of Python, numpy or torch; None for what is no whole number."""
+    """The value of a whole number of Python, numpy or torch; None for anything else."""
     try:
         is_row = getattr(value, "ndim", 0) > 0
         return None if is_flag(value) or is_row else operator.index(value)
@@ -23,7 +23,7 @@ def as_whole(value: object) -> int | None:
 
 
 def as_number(value: object) -> float | None:
-    """Of Python, numpy or torch; None for what is no number, or not finite."""
+    """The value of a finite number of Python, numpy or torch; None for anything else."""
     try:
         number = math.nan if is_flag(value) or isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):

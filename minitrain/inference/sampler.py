@@ -20,7 +20,7 @@ from minitrain.inference.parameters import SamplingParameters
 
 
 class Asking(Protocol):
-    """What the sampler reads of a request."""
+    """The part of a request that the sampler reads."""
 
     parameters: SamplingParameters
     generator: torch.Generator

@@ -113,7 +113,8 @@ class TextStream:
         return text[len(shared(self.given, text)) :]
 
     def _released(self, new: str, uncertain: str = "") -> str:
-        """Of what is held back and new: all that is before, and cannot be of, a stop string."""
+        """The part of held-back and new text that comes before, and cannot belong to, a stop
+        string."""
         text = self.held + new
         found = [at for at in ((text + uncertain).find(string) for string in self.stop) if at >= 0]
         if found:

@@ -1,3 +1,3 @@
-"""What a step holds: activations recomputed, placed or offloaded, optimizer state on the CPU or
-the disk.
+"""Memory of a step: activations recomputed, placed or offloaded, optimizer state on the CPU or
+disk.
 """

@@ -25,7 +25,8 @@ from minitrain.errors import InputError
 
 
 def offload_naive() -> AbstractContextManager:
-    """What autograd saves in the block goes to the CPU, tensor by tensor; all else waits for it."""
+    """Moves what autograd saves in the block to the CPU, tensor by tensor; all else
+    waits for it."""
     return saved_tensors_hooks(
         lambda tensor: (tensor.device, tensor.to("cpu", copy=True)),
         lambda packed: packed[1].to(packed[0]),
@@ -137,7 +138,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Note:
-    """What the graph holds: which copy, and where in it the tensor lies."""
+    """The graph's reference to an offloaded tensor: which copy, and where in it the tensor lies."""
 
     copy: _Copy
     place: tuple[torch.dtype, int, torch.Size, tuple[int, ...]]

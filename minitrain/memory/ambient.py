@@ -41,7 +41,7 @@ class Ambient:
 
 
 def ambient_now(tensors: Iterable[Tensor]) -> Ambient:
-    """What surrounds a call with these inputs, on the CPU and on their own devices."""
+    """The ambient state of a call with these inputs, on the CPU and on their own devices."""
     devices = {CPU, *(tensor.device for tensor in tensors if not tensor.is_meta)}
     autocast = {
         kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))

@@ -56,7 +56,7 @@ class Mover:
         return self._jobs[-1]
 
     def commit(self) -> None:
-        """When all is written, it is the state; if anything failed, the state is the old one."""
+        """Makes everything written the new state; if anything failed, the old state stays."""
         while self._jobs:
             self._jobs.popleft().result()
         self.store.commit()

@@ -33,7 +33,7 @@ PAGE = 2**16  # bytes: unified memory moves 64 KiB at the least
 
 
 class PageTable:
-    """Which pages are in the device's memory: `capacity_bytes` of it are theirs.
+    """Tracks the pages that are in the device's memory, at most `capacity_bytes` of them.
 
     `faults` counts pages that were away when they were touched; `bytes_in` and `bytes_out` what
     crossed the bus for it. A page that is touched for the first time is made, not read.

@@ -26,7 +26,7 @@ from minitrain.measure.flops import Recompute
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer costs, in bytes and in any one unit of work: seconds, FLOPs."""
+    """The cost of a layer, in bytes and in any one unit of work: seconds, FLOPs."""
 
     input_bytes: float
     saved_bytes: float  # for backward, its input included
@@ -103,7 +103,7 @@ def _step(segment: Segment, layers: Sequence[Layer]) -> _Step:
 
 
 def plan_cost(plan: Plan, layers: Sequence[Layer]) -> float:
-    """What is computed again, in the layers' unit."""
+    """The recomputed work, in the layers' unit."""
     return sum(_step(segment, layers).cost for segment in plan)
 
 

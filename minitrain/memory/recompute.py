@@ -54,7 +54,7 @@ class _Reentrant(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How to forget and repeat: `Checkpoint(policy)(function, *inputs, **named_inputs)`.
+    """Activation checkpointing: `Checkpoint(policy)(function, *inputs, **named_inputs)`.
 
     Autograd's graph is the original one; only the saved tensors in it are replaced, by a note of
     which they were. Backward's first look at one of them repeats the function and finds them all.
@@ -128,7 +128,8 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Dropped:
-    """What the graph holds in a saved tensor's place; the last one's end is the call's end."""
+    """Stands in for a saved tensor in the graph; when the last one is collected, the
+    call is over."""
 
     call: _Call
     index: int

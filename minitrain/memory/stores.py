@@ -107,7 +107,7 @@ class DiskStore:
             )
 
     def commit(self) -> None:
-        """What was written since the last commit becomes the state, all of it at once."""
+        """Makes everything written since the last commit the state, all at once."""
         self.committed = {**self.committed, **self.written}
         self.written = {}
         try:

@@ -17,7 +17,7 @@ from minitrain.errors import InputError, unknown_name
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 reads `factor` times the length it was first trained on (rope.py says more)."""
+    """Llama 3.1's scaling of RoPE to `factor` times the original context length (see rope.py)."""
 
     factor: float = 8.0
     low_frequency_factor: float = 1.0

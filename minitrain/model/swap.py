@@ -170,7 +170,7 @@ class Calls:
             self.hook.remove()
 
     def take(self, model: nn.Module) -> str:
-        """What to say of the layers that were not called since the last look; empty: nothing."""
+        """The warning about layers that were not called since the last look; empty if all were."""
         here = set(model.modules())
         missed = [p for p, m in self.layers.items() if m in here and m not in self.called]
         self.called.clear()

@@ -120,7 +120,7 @@ class Transformer(nn.Module):
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Rotation, Tensor | Mask | None]:
-        """What each block needs beside x (B, T, D), made once for all: rotation and mask."""
+        """The inputs that all blocks share beside x (B, T, D): rotation and mask."""
         return self.look_around(all_tokens(x, self.sequence_ranks), documents, positions)
 
     def tie(self) -> None:

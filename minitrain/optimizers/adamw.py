@@ -209,7 +209,7 @@ def in_cache(tensors: list[tuple[Tensor, ...]]) -> Iterator[tuple[list[Tensor], 
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """What the optimizer holds between steps, without the one number that counts its steps."""
+    """Bytes that the optimizer holds between steps, without the step counter."""
     tensors = [t for state in optimizer.state.values() for t in state.values()]
     return sum(t.untyped_storage().nbytes() for t in tensors if t.ndim > 0)
 

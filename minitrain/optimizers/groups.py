@@ -56,7 +56,8 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: floa
 
 
 def clip_factor(norm: Tensor, limit: float) -> Tensor:
-    """What shortens a vector of length `norm` to `limit`, and leaves a shorter one as it is."""
+    """The factor that shortens a vector of length `norm` to `limit`, and leaves a shorter one as it
+    is."""
     if not limit >= 0:
         raise InputError(f"gradients are clipped to {limit}: give 0 or more, such as 1.0")
     return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -15,7 +15,7 @@ from minitrain.optimizers.adamw import OneByOne
 
 
 class Lion(OneByOne):
-    """Where interpolation gives exactly 0, the sign is 0, and the weight only decays."""
+    """Lion: the sign of an interpolated momentum; where it is exactly 0, the weight only decays."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ def widen(scale: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a matrix (R, K) is written: the elements' format, the tile (None: all), the scale."""
+    """The format of a matrix (R, K): the elements' format, the tile (None: all), the scale."""
 
     element: FloatFormat
     tile: Tile | None
@@ -88,7 +88,7 @@ class Scaling:
 
     @property
     def symmetric(self) -> bool:
-        """Whether a matrix and its transpose have the same tiles."""
+        """True if a matrix and its transpose have the same tiles."""
         return self.tile is None or self.tile[0] == self.tile[1]
 
 
@@ -135,7 +135,7 @@ class Quantized:
 def fake_quantize(
     x: Tensor, form: FloatFormat, tile: Tile | None = None, amax: Tensor | None = None
 ) -> Tensor:
-    """What is left of x (R, K) in few bits under float32 scales, as float32: nothing is packed."""
+    """Rounds x (R, K) through few bits under float32 scales, back to float32: nothing is packed."""
     amax = tile_amax(x, tile) if amax is None else amax
     scale = spread(float32_scale(amax, form)[0], tile, x.shape)
     return round_to(x / scale, form) * scale

@@ -23,7 +23,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """What x, and its gradient, lose on the way through `dtype`: overflow is inf, underflow 0."""
+    """Rounds x, and its gradient, through `dtype`: overflow becomes inf, underflow 0."""
     return _Rounded.apply(x, dtype)
 
 

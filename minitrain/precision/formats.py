@@ -41,7 +41,7 @@ class FloatFormat:
 
     @property
     def smallest_exponent(self) -> int:
-        """Of the normal numbers; the subnormal ones share it."""
+        """The smallest exponent of normal numbers; subnormal ones share it."""
         return 2 - 2 ** (self.exponent_bits - 1)
 
     @property
@@ -118,7 +118,7 @@ def unpack(held: Tensor, form: FloatFormat) -> Tensor:
 
 @lru_cache
 def byte_table(form: FloatFormat) -> Tensor:
-    """What each of the 256 bytes stands for: (256, 1) or (256, 2)."""
+    """The value of each of the 256 bytes: (256, 1) or (256, 2)."""
     codes = torch.arange(256, dtype=torch.uint8)
     if form.dtype is not None:
         return codes.view(form.dtype).float().unsqueeze(1)

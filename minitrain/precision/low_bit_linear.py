@@ -48,7 +48,7 @@ from minitrain.precision.formats import E2M1, E4M3, E5M2
 
 @dataclass(frozen=True)
 class Recipe:
-    """How each operand is written. `history` > 0: delayed scaling over so many steps.
+    """The formats of a layer's operands. `history` > 0: delayed scaling over so many steps.
 
     `retiled`: backward's activations are made from forward's, not from a second copy of the
     original, as DeepSeek-V3 does.

@@ -84,7 +84,8 @@ class MasterWeights:
             master.grad = None
 
     def _follow(self) -> None:
-        """Where a weight is not its rounded master, somebody has written it."""
+        """Takes over weights that somebody else has written: those that are not their rounded
+        masters."""
         for weight, master in zip(self.weights, self.masters):
             if weight.dtype != master.dtype:
                 master.copy_(torch.where(weight == master.to(weight.dtype), master, weight))

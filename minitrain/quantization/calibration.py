@@ -38,7 +38,7 @@ class Passage:
         return block(self.x, self.turns, self.mask)
 
     def tokens(self, x: Tensor) -> Tensor:
-        """What a layer read, (B, T, D), (B·T, D) or an expert's rows, -> (T', D) of no padding."""
+        """A layer's inputs, (B, T, D), (B·T, D) or an expert's rows, -> (T', D) without padding."""
         if x.shape[:-1] == self.valid.shape:
             return x[self.valid]
         if self.valid.all():
@@ -85,7 +85,7 @@ class Calibration:
     def statistics(
         self, block: nn.Module, layers: Mapping[str, nn.Linear]
     ) -> dict[str, InputStatistics]:
-        """What each of these layers reads, over all texts, padding left out."""
+        """Statistics of the inputs of each layer over all texts, padding left out."""
         found = {
             name: InputStatistics(layer.in_features, layer.weight.device)
             for name, layer in layers.items()

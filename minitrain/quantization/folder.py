@@ -70,7 +70,7 @@ def save_quantized(
 
 
 def is_quantized(folder: str | Path) -> bool:
-    """Whether `save_quantized` wrote it."""
+    """True if `save_quantized` wrote the folder."""
     file = Path(folder) / "config.json"
     return file.is_file() and read_json(file).get("model_type") == OURS
 
@@ -78,7 +78,7 @@ def is_quantized(folder: str | Path) -> bool:
 def load_quantized(
     folder: str | Path, device: torch.device | str = "cpu"
 ) -> tuple[Transformer, TextFiles]:
-    """What `save_quantized` wrote -> the model and its text files; InputError where a part is
+    """Loads the model and text files that `save_quantized` wrote; InputError where a part is
     missing, damaged or of another shape than the configuration means."""
     folder = Path(folder)
     if not is_quantized(folder):

@@ -124,7 +124,8 @@ def _quantize_block(
 
 
 def _place(names: list[str]) -> str:
-    """Of layers that read one tensor; alike for all experts, which do not wait for one another."""
+    """The place of layers that read one tensor; the same for all experts, which do not wait for one
+    another."""
     return re.sub(r"\.\d+\.", ".", names[0])
 
 

@@ -1,4 +1,4 @@
-"""Which layers need the bits: each alone is rounded, and the model's loss says what that costs.
+"""Sensitivity of each layer: it alone is rounded, and the model's loss shows what that costs.
 
     loss with layer l in format f, all others whole, less the loss of the whole model: Δ[l, f]
 
@@ -29,7 +29,7 @@ from minitrain.words import bytes_text
 
 
 class Cost(NamedTuple):
-    """Of one layer in one format."""
+    """The cost of one layer in one format."""
 
     nbytes: int
     loss: float  # nats a token above the whole model's

@@ -1,4 +1,4 @@
-"""What calibration data says of a linear layer's inputs: all that the methods ask of it.
+"""Calibration statistics of a linear layer's inputs: all that the methods need.
 
     second moment   X^T X / tokens   (D, D)   the error of any weight change:  ||X ΔW^T||²
     mean |x|        (D,)                      AWQ: which columns matter

@@ -54,7 +54,7 @@ def odd_ranks(group: Group, mine: Tensor) -> list[int]:
 def replicas_agree(
     group: Group, tensors: Iterable[Tensor], log: EventLog | None = None, step: int | None = None
 ) -> bool:
-    """Whether all ranks hold the same bits; each rank that does not is in the log, as "corrupt"."""
+    """True if all ranks hold the same bits; each rank that does not is in the log, as "corrupt"."""
     odd = odd_ranks(group, fingerprint(tensors))
     if group.rank in odd and log is not None:
         log.of(group.rank).write("corrupt", step, ranks=odd)
@@ -62,7 +62,7 @@ def replicas_agree(
 
 
 def repeats(compute: Callable[[], Iterable[Tensor]]) -> bool:
-    """Whether `compute` gives the same bits twice, from the same random numbers.
+    """True if `compute` gives the same bits twice, from the same random numbers.
 
     It must leave no trace of the first time: gradients returned and cleared, no optimizer step.
     """

@@ -18,7 +18,7 @@ from minitrain.errors import InputError, divide
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank does for a step: `accumulate` microbatches of `rows` rows."""
+    """A rank's share of a step: `accumulate` microbatches of `rows` rows."""
 
     rows: int
     accumulate: int
@@ -34,7 +34,7 @@ def share_of_batch(batch: int, ranks: int, most_rows: int) -> Share:
 
 
 def most_ranks(batch: int, available: int) -> int:
-    """Of the ranks that are left, how many can share the batch evenly."""
+    """The most of the remaining ranks that can share the batch evenly."""
     if available < 1:
         raise InputError("no rank is left")
     return max(n for n in range(1, available + 1) if batch % n == 0)

@@ -63,7 +63,7 @@ def _watch(group: Group, log: EventLog, seconds: float, over: threading.Event, t
 
 
 def _line_of(thread: int) -> str:
-    """Where that thread is."""
+    """The line at which that thread is."""
     frame = sys._current_frames().get(thread)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "its end"
 

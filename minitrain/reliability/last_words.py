@@ -41,7 +41,7 @@ def last_words(log: EventLog, step: Callable[[], int]) -> Iterator[None]:
 
 
 def silent_ranks(log: EventLog) -> list[int]:
-    """Of the last session, the ranks without a last word. None where nobody had one: the run ended
+    """The ranks of the last session without a last word. None where nobody had one: the run ended
     well, or all of it was killed at once."""
     lines = log.read()
     begun = [place for place, line in enumerate(lines) if line["event"] in BEGINNINGS]

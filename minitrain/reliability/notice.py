@@ -30,7 +30,8 @@ LOOK_SECONDS = 5.0
 
 
 def address_of(notice: str) -> str:
-    """Of one of `CLOUDS`; an address is itself, of a file also. ValueError for what is neither."""
+    """The address for one of `CLOUDS`; an address, a file's too, is itself. ValueError for anything
+    else."""
     address = urlsplit(CLOUDS.get(notice, notice))
     on_web = address.scheme in ("http", "https") and address.hostname and address.port != 0
     is_file = address.scheme == "file" and not address.netloc and address.path.startswith("/")
@@ -42,7 +43,7 @@ def address_of(notice: str) -> str:
 
 
 def noticed_at(url: str, timeout: float = 2.0) -> bool:
-    """Whether a cloud's address, or a file, says that the machine goes; not there, or empty, is no
+    """True if a cloud's address, or a file, announces the machine's end; missing or empty is no
     notice."""
     try:
         return _answer(url, timeout) not in (b"", b"FALSE")
@@ -69,7 +70,7 @@ def _read(request: urllib.request.Request, timeout: float) -> bytes:
 
 
 def worth_saving(save_seconds: float, step_seconds: float, notice_seconds: float) -> bool:
-    """Whether the step under way and a save end before the machine does."""
+    """True if the current step and a save end before the machine does."""
     if min(save_seconds, step_seconds, notice_seconds) < 0:
         raise InputError("seconds of a save, a step and a notice are 0 or more")
     return save_seconds + step_seconds < notice_seconds

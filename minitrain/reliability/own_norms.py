@@ -1,4 +1,4 @@
-"""Whose gradient it was: after the average all ranks have the nan, or the spike, of one.
+"""Each rank's own gradient norm: after the average all ranks have the nan, or the spike, of one.
 
     rank 0   own gradient, norm 0.9  ┐ average   nan
     rank 1   own gradient, norm nan  ┘           nan      -> rank 1
@@ -23,7 +23,7 @@ FACTOR = 3.0  # ranks whose batches are alike have norms alike
 
 
 class OwnNorms:
-    """Of the last backward, this rank's norm before the average over ranks.
+    """This rank's gradient norm of the last backward, before the average over ranks.
 
     Make it before the model is wrapped in DDP, whose hooks must come after these.
     """

@@ -132,7 +132,7 @@ class SpikeRule:
         self.count, self.mean, self.variance, self.skipped = 0, 0.0, 0.0, 0
 
     def __call__(self, loss: float) -> str:
-        """What to do with this step."""
+        """The decision for this step."""
         far = loss - self.mean
         deviation = max(math.sqrt(self.variance), 1e-3 * abs(self.mean))
         is_spike = self.count >= self.warmup and far > self.z * deviation

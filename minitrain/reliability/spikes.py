@@ -42,7 +42,7 @@ class Running:
     variance: float = 0.0
 
     def z(self, value: float) -> float:
-        """How many deviations over the mean; a series that does not vary at all has a small one."""
+        """Deviations above the mean; a series that does not vary at all has a small one."""
         deviation = max(math.sqrt(self.variance), 1e-3 * abs(self.mean), 1e-12)
         return (value - self.mean) / deviation
 
@@ -90,7 +90,7 @@ class SpikeGuard:
             )
 
     def __call__(self, loss: float, grad_norm: float) -> bool:
-        """Whether the step is taken. Where the run goes back, the state is another afterwards."""
+        """True if the step is taken. Where the run goes back, the state is another afterwards."""
         if not self.copies or self.state.step - self.copies[-1]["step"] >= self.back:
             if self.skipped == 0:
                 self.copies = [*self.copies[-1:], self._copy()]

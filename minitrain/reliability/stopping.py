@@ -1,4 +1,4 @@
-"""How a run is asked to stop: SIGINT (Ctrl-C) or SIGTERM to any of its processes.
+"""Requests to stop a run: SIGINT (Ctrl-C) or SIGTERM to any of its processes.
 
     signal ─▶ a file comes to exist ─▶ each rank looks after its step, and all agree ─▶ save, end
 

@@ -1,4 +1,6 @@
-"""How to train: the length of a run, its learning rate, its batch; checked when it is made."""
+"""Training configuration: the length of a run, its learning rate, its batch; checked when it is
+made.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from minitrain.errors import InputError
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train. Give `steps`, or `seconds`; rates are fractions where they say so."""
+    """Training settings. Give `steps`, or `seconds`; rates are fractions where they say so."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -38,7 +40,7 @@ class TrainConfig:
             raise InputError(f"warmup={self.warmup}, final_lr={self.final_lr}: fractions, 0 to 1")
 
     def total_steps(self, step: int, elapsed: float) -> float:
-        """How many steps the run will have: as given, or as `seconds` allow at the speed so far.
+        """The number of steps of the run: as given, or as `seconds` allow at the speed so far.
 
         With a time limit, step / total is then elapsed / seconds: the cosine ends when time is out.
         The first step finds the speed; its rate is 0, since its total is infinite.

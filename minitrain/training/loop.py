@@ -36,7 +36,7 @@ SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by th
 
 @dataclass(frozen=True)
 class Peers:
-    """What a step needs of the other ranks. The default is one rank, alone."""
+    """The part of a step that involves other ranks. The default is one rank, alone."""
 
     size: int = 1
     all_reduce: Callable[[Tensor], object] = lambda tensor: tensor  # sums in place over ranks
@@ -170,7 +170,7 @@ def _counted(tokens: float, where: str) -> float:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a callback is told after each step."""
+    """The record that a callback gets after each step."""
 
     step: int  # steps done, this one included
     total_steps: float  # an estimate while a time limit runs

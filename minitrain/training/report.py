@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a sample after every step, to a progress bar and to `sinks`.
+"""Reports of a run in progress: a sample after every step, to a progress bar and to `sinks`.
 
      62%|█████   | step 412 · loss 1.318 · held out 1.305, 7.9% above the floor · 14,200 tok/s
 

@@ -1,4 +1,4 @@
-"""What `python -m minitrain finetune` was asked for: checked at once, kept in finetune.json.
+"""Options of `python -m minitrain finetune`: checked at once, kept in finetune.json.
 
 Imports no torch, so that a wrong option is answered in a blink.
 """
@@ -72,7 +72,7 @@ TARGETS = Kind("NAME,…", "names of layers with commas between, such as q,v", r
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """Every option with its default. What a method has not, it may not be given."""
+    """Every option with its default. Rejects options that the method does not take."""
 
     data: Annotated[
         str | None,

@@ -51,7 +51,7 @@ DATA_FILE = "data.sha256"
 
 @dataclass
 class Run:
-    """What was prepared; `save` is called by `Saver` once a minute, and at the end."""
+    """A prepared run; `Saver` calls `save` once a minute, and at the end."""
 
     job: Job
     state: TrainState
@@ -82,7 +82,7 @@ class Run:
 
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What a run changes, and what it began from beside the model (PiSSA's)."""
+    """The tensors that a run changes, and what it began from beside the model (PiSSA's)."""
     tensors = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     for path, layer in adapted_layers(model).items():
         own = {n: b for n, b in layer.adapter.named_buffers() if n.startswith("first_")}
@@ -103,7 +103,7 @@ def run(job: Job) -> tuple[str, bool]:
 
 
 def prepare(job: Job) -> Run:
-    """Whatever can be wrong is found here, before anything is written."""
+    """Prepares the run; every mistake is found here, before anything is written."""
     options, device = job.options, find_device(job.device)
     model, files = open_model(job.model, device, getattr(torch, options.dtype))
     if options.length > model.config.max_length:

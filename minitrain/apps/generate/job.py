@@ -1,4 +1,4 @@
-"""What one call of `generate` was asked for."""
+"""The options of one call of `generate`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Speaker:
 
 
 def open_speaker(name: str, device: torch.device) -> Speaker:
-    """Whatever the other commands open; on a CPU in float32, at which it is quick."""
+    """Opens any model that the other commands open; on a CPU in float32, which is fast there."""
     model, text = open_model(name, device, torch.float32 if device.type == "cpu" else None)
     begin = text.bos_id if text.bos_id is not None else next(iter(text.eos_ids), None)
     return Speaker(

@@ -1,4 +1,4 @@
-"""What `load` was asked for, checked."""
+"""The options of `load`, checked."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ SHOWN = 300  # letters of what a server says was wrong
 
 
 def waited_for(work: Coroutine[Any, Any, T]) -> T:
-    """What it gives; in a thread of its own where this one runs a loop already, as a notebook's."""
+    """The coroutine's result; in a thread of its own where this one already runs a loop, as a
+    notebook's."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -100,7 +101,7 @@ async def served_model(server: Server) -> str:
 async def offer(
     server: Server, asks: Sequence[Ask], ended: Callable[[Told], None] = lambda told: None
 ) -> list[Told]:
-    """What each request came to, in their order; `ended` hears of each as it ends."""
+    """The result of each request, in their order; `ended` hears of each as it ends."""
     start = time.perf_counter()
     async with server.client() as client:
 

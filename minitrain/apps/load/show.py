@@ -1,4 +1,6 @@
-"""What `load` prints, draws and writes: throughput, and what users waited, by rate."""
+"""The output of `load`: throughput, and users' waiting times, by rate, as text,
+pictures and files.
+"""
 
 from __future__ import annotations
 

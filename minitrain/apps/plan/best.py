@@ -1,4 +1,6 @@
-"""What `plan` answers: the best cuts of a run over a cluster, and what the first of them costs."""
+"""The output of `plan`: the best cuts of a run over a cluster, and the cost of the
+first of them.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ def cells(step: Step, reason: str) -> dict[str, str]:
 
 
 def parts_bar(step: Step, width: int = 40) -> str:
-    """Where the step's seconds go, one line a part."""
+    """A step's seconds by part, one line each."""
     lines = ["Where the step goes, on the busiest rank:"]
     for part, seconds in sorted(step.parts.items(), key=lambda item: -item[1]):
         share = seconds / step.seconds

@@ -1,4 +1,4 @@
-"""What `plan front` prints and draws: offers in days and dollars, and those that none beats."""
+"""The output of `plan front`: offers in days and dollars, and those that none beats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan own` prints and draws: rent against ownership, with the range of both prices."""
+"""The output of `plan own`: rent against ownership, with the range of both prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan predict` prints: a JSON array, one line a run, or a table; a bar on stderr."""
+"""The output of `plan predict`: a JSON array, one line a run, or a table; a bar on stderr."""
 
 from __future__ import annotations
 

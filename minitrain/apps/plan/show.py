@@ -1,4 +1,4 @@
-"""What all of `plan`'s commands print with: one table, one JSON."""
+"""The output forms that all of `plan`'s commands share: one table, one JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan swing` prints: the power of a job over a minute, as it is and with each cure."""
+"""The output of `plan swing`: the power of a job over a minute, as it is and with each cure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = {"hz": None, "amplitude_watts": 0.0}
 
 
 def frequencies_reach(job: JobPower) -> bool:
-    """Whether any of what was sampled lies in the band."""
+    """True if any sampled frequency lies in the band."""
     frequencies, _ = job.spectrum()
     return bool(((frequencies >= BAND[0]) & (frequencies <= BAND[1])).any())
 

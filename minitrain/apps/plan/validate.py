@@ -1,4 +1,4 @@
-"""What `plan validate` prints: each table's errors, and the rows behind them."""
+"""The output of `plan validate`: each table's errors, and the rows behind them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> ChatTemplate | None:
-        """From a tokenizer's files, name -> content."""
+        """Reads the template from a tokenizer's files, name -> content."""
         config = read_json(files, CONFIG)
         if "added_tokens_decoder" not in config:
             config |= read_json(files, TOKENS_FILE)

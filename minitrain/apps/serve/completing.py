@@ -1,4 +1,4 @@
-"""From what was asked to what is answered, whole or as it comes."""
+"""Answers requests, whole or as a stream."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Completer:
     def _parameters(
         self, asked: Asked, prompt: list[int], default: int | None
     ) -> list[SamplingParameters]:
-        """What was asked for and does not fit is refused by the engine; the default is fitted."""
+        """The engine refuses a requested length that does not fit; the default is fitted."""
         engine = self.loop.engine
         blocks = engine.scheduler.blocks
         places = min(engine.config.max_length, blocks.num_blocks * blocks.block_size + 1)

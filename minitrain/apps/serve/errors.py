@@ -1,4 +1,4 @@
-"""What went wrong, in the body that OpenAI's clients read.
+"""Errors in the body that OpenAI's clients read.
 
     {"error": {"message": …, "type": …, "param": …, "code": …}}
 
@@ -75,6 +75,6 @@ async def refuse(request: Request, error: Refused) -> Response:
 
 
 async def refuse_address(request: Request, error: Exception) -> Response:
-    """Of 404 and 405 for an address or a method that is not served."""
+    """Answers 404 and 405 for an address or a method that is not served."""
     status = getattr(error, "status_code", 404)
     return Refused(status, f"{request.method} {request.url.path} is not served here").response

@@ -19,7 +19,7 @@ Choice = dict[str, object]
 
 
 class Format(ABC):
-    """Of one request's answers, whose prompts are `prompts`; it counts what was told."""
+    """The answers of one request, whose prompts are `prompts`; it counts the generated tokens."""
 
     prefix, whole_object, chunk_object = "", "", ""
 
@@ -36,7 +36,7 @@ class Format(ABC):
 
     @abstractmethod
     def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
-        """What a chunk says of answer `place`; `spelt` where log probabilities are asked for."""
+        """A chunk's entry for answer `place`; `spelt` where log probabilities are asked for."""
 
     @abstractmethod
     def joined(self, choices: Sequence[Choice]) -> Choice:

@@ -27,7 +27,7 @@ class Language:
     def of(
         cls, files: Mapping[str, bytes], begin: Sequence[int] = (), ends: Sequence[int] = ()
     ) -> Language:
-        """From a tokenizer's files, name -> content."""
+        """Opens a tokenizer's files, name -> content."""
         return cls(open_tokenizer(files), tuple(begin), tuple(ends), ChatTemplate.of(files))
 
     @cached_property

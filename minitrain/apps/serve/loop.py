@@ -37,7 +37,7 @@ class QueueFull(Exception):
 
 
 class Answers:
-    """What requests that were added together are told, as it comes: (which of them, output)."""
+    """The outputs of requests that were added together, as they come: (which of them, output)."""
 
     def __init__(self, ids: Sequence[str], loop: asyncio.AbstractEventLoop) -> None:
         self.ids, self.loop = list(ids), loop
@@ -72,7 +72,7 @@ class EngineLoop:
         self.thread.start()
 
     def stop(self) -> None:
-        """Whoever is here is ended with an error; returns when the thread has ended."""
+        """Ends all requests with an error; returns when the thread has ended."""
         self.drain(0.0)
         self._post(lambda: setattr(self, "stopping", True))
         self.thread.join()
@@ -97,7 +97,7 @@ class EngineLoop:
             raise
 
     def cancel(self, answers: Answers) -> None:
-        """Who has not ended is ended, and its blocks are free, before the next step."""
+        """Cancels unfinished requests; their blocks are free before the next step."""
         if answers.open:
             self._post(lambda: self._cancel(answers))
 
@@ -163,7 +163,9 @@ class EngineLoop:
                 "allowed: ask in several requests"
             )
         if here + len(prompts) > self.max_requests:
-            raise QueueFull(f"{here} requests are here and {self.max_requests} may be: try later")
+            raise QueueFull(
+                f"server full: {here} of {self.max_requests} requests in flight; retry later"
+            )
         ids: list[str] = []
         try:
             for prompt, parameters in prompts:
@@ -206,7 +208,7 @@ class EngineLoop:
 
 
 def answer(done: Future[T], function: Callable[[], T]) -> None:
-    """Whatever `function` does, who waits for it is told."""
+    """Calls `function` and passes its result or error to the waiting caller."""
     if not done.set_running_or_notify_cancel():
         return
     try:

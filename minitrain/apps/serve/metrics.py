@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it; names as vLLM's, with our prefix.
+"""The server's metrics, as Prometheus reads them; names as vLLM's, with our prefix.
 
 kv_cache_usage_perc is a fraction from 0 to 1, as it is there
 """
@@ -66,7 +66,7 @@ class Metrics:
         self.look(engine)
 
     def look(self, engine: Engine) -> None:
-        """What is so now; not all of it changes by steps."""
+        """Reads the current values that do not change by steps alone."""
         blocks = engine.scheduler.blocks
         self.running.set(len(engine.scheduler.running))
         self.waiting.set(len(engine.scheduler.waiting))

@@ -1,4 +1,5 @@
-"""What clients may ask, in OpenAI's words; what is not here, or is of another type, is refused.
+"""The requests that clients may make, in OpenAI's words; unknown fields and wrong types are
+refused.
 
 Parameters of OpenAI's that this server does not have may be given with a value that changes nothing
 (`store: false`); with another one they are refused, since the answer would not be as asked for.
@@ -46,7 +47,7 @@ def one_or_many(value: object) -> str | None:
 
 
 def prompts_kind(value: object) -> str | None:
-    """Of a list, by its first member; an empty one is too short for any."""
+    """The kind of a list, by its first member; an empty one is too short for any."""
     if isinstance(value, list):
         return {str: "texts", int: "tokens", list: "rows"}.get(type([*value, ""][0]))
     return "text" if isinstance(value, str) else None
@@ -125,7 +126,7 @@ class StreamOptions(Strict):
 
 
 class Asked(Unsupported):
-    """What completions and chats have in common."""
+    """The fields that completions and chats share."""
 
     model: str
     max_tokens: int | None = Field(None, ge=1)
@@ -148,7 +149,7 @@ class Asked(Unsupported):
     @property
     @abstractmethod
     def likeliest(self) -> int | None:
-        """How many log probabilities of each token."""
+        """The number of log probabilities for each token."""
 
     @property
     def most(self) -> int | None:
@@ -159,7 +160,8 @@ class Asked(Unsupported):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def parameters(self, new_tokens: int, ends: tuple[int, ...]) -> list[SamplingParameters]:
-        """Of each of the n answers: with seed s, answer i is that of seed s + i alone."""
+        """Parameters of each of the n answers: with seed s, answer i is that of seed s
+        + i alone."""
         seed = secrets.randbits(62) if self.seed is None else self.seed
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return [

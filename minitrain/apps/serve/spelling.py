@@ -39,7 +39,8 @@ class Spelt:
 
 
 class Spelling:
-    """Of one answer: a token waits until its text is certain, and until the engine gives it."""
+    """The tokens of one answer: each waits until its text is certain, and until the engine gives
+    it."""
 
     def __init__(self, language: Language, prompt: Sequence[int]) -> None:
         self.language, self.prompt = language, prompt

@@ -1,4 +1,4 @@
-"""What the page draws: every block of the cache, and who is here."""
+"""The state that the page draws: every block of the cache, and the requests."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def is_typed(context: typer.Context, name: str) -> bool:
 
 
 def ranks_outside() -> dict[str, int]:
-    """How many processes torchrun or srun has started, by the environment that they share."""
+    """The number of processes that torchrun or srun has started, by their environment."""
     outside = {name: os.environ[name] for name in STARTED_BY_TORCHRUN if name in os.environ}
     read = {name: STARTED_BY_TORCHRUN[name](text, name) for name, text in outside.items()}
     return {"ranks": read["WORLD_SIZE"]} if {"RANK", "WORLD_SIZE"} <= read.keys() else {}

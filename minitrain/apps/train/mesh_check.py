@@ -1,4 +1,5 @@
-"""Whether a mesh can train a model on a batch; if not, why, and the nearest mesh that can.
+"""Checks that a mesh can train a model on a batch; if not, says why, and names the nearest mesh
+that can.
 
     tp   divides the query heads and the MLP's width (key/value heads may be fewer: they are copied)
     pp   times the chunks is at most the layers
@@ -70,7 +71,7 @@ class MeshRequest:
 
     @property
     def axes(self) -> dict[str, int]:
-        """How many ranks along each axis."""
+        """The number of ranks along each axis."""
         return {axis: 1 if getattr(self, axis) is None else getattr(self, axis) for axis in FLAGS}
 
     @property
@@ -186,7 +187,8 @@ def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
 
 
 def distance(request: MeshRequest, other: MeshRequest) -> tuple:
-    """How many axes differ, by what factors together; then the more ranks the better, along dp."""
+    """The number of axes that differ, and by what factors; then the more ranks the better, along
+    dp."""
     factors = [abs(math.log(a / b)) for a, b in zip(request.sizes, other.sizes) if a != b]
     return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 

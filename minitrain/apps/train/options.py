@@ -1,4 +1,4 @@
-"""What `python -m minitrain train` was asked for: checked at once, kept in run.json.
+"""Options of `python -m minitrain train`: checked at once, kept in run.json.
 
 Imports no torch, so that a wrong option is answered in a blink.
 """
@@ -57,7 +57,7 @@ def read_text_name(text: str) -> str:
 
 
 def prepared_folder(data: str) -> Path | None:
-    """Where --data names what `data prepare` made, or is making."""
+    """The folder that --data names, if `data prepare` made it or is making it."""
     from minitrain.data.stream.token_files import holds_tokens
 
     return Path(data) if data not in TEXTS and holds_tokens(Path(data)) else None
@@ -165,7 +165,7 @@ class TrainOptions(MeshRequest):
 
     @property
     def request(self) -> MeshRequest:
-        """What of this a mesh is asked for."""
+        """The part of the options that a mesh must satisfy."""
         names = [field.name for field in fields(MeshRequest)]
         request = MeshRequest(**{name: getattr(self, name) for name in names})
         fits = request.places == request.ranks  # then another mesh may have fewer, too
@@ -188,7 +188,7 @@ class TrainOptions(MeshRequest):
 
 @dataclass(frozen=True)
 class Told:
-    """Who is told of each step, beside the terminal and metrics.jsonl."""
+    """The sinks of a run, beside the terminal and metrics.jsonl."""
 
     log_to: tuple[str, ...] = ()
     metrics_port: int | None = None
@@ -202,7 +202,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank is told."""
+    """The job of a rank."""
 
     options: TrainOptions
     folder: Path
@@ -238,7 +238,7 @@ def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the options of a mesh where it is not typed: chunks and ranks."""
+    """Options of a mesh that follow from others where they are not typed: chunks and ranks."""
     more: dict[str, Any] = {}
     axes = [typed.get(axis) or stored.get(axis) or 1 for axis in FLAGS]
     if "schedule" in typed and "chunks" not in typed:
@@ -249,7 +249,7 @@ def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def new_folder(out: Path | None, options: TrainOptions) -> Path:
-    """Where the run goes: `out` if nothing is there, or the first free runs/PRESET-DATA[-2]."""
+    """The run's folder: `out` if nothing is there, or the first free runs/PRESET-DATA[-2]."""
     if out is not None:
         if not is_free(out):
             raise InputError(

@@ -1,4 +1,4 @@
-"""How `train` goes on with a run: what may be another than before, and whether it does so unasked.
+"""Resuming of `train`: what may differ from the first run, and when it resumes unasked.
 
 Imports no torch, so that a wrong option is answered in a blink.
 """
@@ -64,8 +64,8 @@ def same_microbatch(options: TrainOptions, typed: dict[str, Any]) -> dict[str, i
 
 
 def goes_on(out: Path | None, typed: dict[str, Any]) -> bool:
-    """Whether `out` holds a run of the very same command, perhaps on other ranks: what torchrun and
-    schedulers start again goes on."""
+    """True if `out` holds a run of the very same command, perhaps on other ranks, as torchrun and
+    schedulers restart it."""
     if out is None or not (out / RUN_FILE).is_file():
         return False
     stored, asked = resumed_options(out, {}), new_options(typed)

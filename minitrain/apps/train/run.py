@@ -142,7 +142,7 @@ def announce(run: Run, log: EventLog) -> None:
 
 
 def ended_with_a_word(run: Run) -> AbstractContextManager:
-    """Of one rank alone its own output says it."""
+    """One rank alone says it in its own output."""
     return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
 
 
@@ -169,7 +169,7 @@ def went_back(run: Run, log: EventLog) -> None:
 def saved_or_noted(
     run: Any, log: EventLog | None, wait: Callable[[], object] = lambda: None
 ) -> bool:
-    """Where the disk is full, the training goes on."""
+    """Saves; where the disk is full, notes it and lets the training go on."""
     try:
         run.save()
         wait()

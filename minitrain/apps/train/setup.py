@@ -1,4 +1,4 @@
-"""What a training run needs, made and checked before anything is written.
+"""The parts of a training run, made and checked before anything is written.
 
 text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
 """
@@ -48,7 +48,7 @@ BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
 
 @dataclass
 class Run:
-    """What a rank has prepared."""
+    """The prepared parts of a rank."""
 
     job: Job
     options: TrainOptions
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def state(self) -> TrainState:
-        """Of this rank's part, where it has one."""
+        """The state of this rank's part, where it has one."""
         return self.wiring.state
 
     @property
@@ -103,8 +103,8 @@ class Run:
 
 
 def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """What makes a checkpoint a folder that `transformers` opens; where it has no such model, its
-    tokenizer alone. A document begins and ends with the end token."""
+    """The files that make a checkpoint a folder that `transformers` opens; for models it does not
+    have, the tokenizer alone. A document begins and ends with the end token."""
     files = fast_tokenizer(tokenizer.backend.to_str(), {"bos_token": END, "eos_token": END})
     end = tokenizer.end_token
     try:
@@ -114,7 +114,7 @@ def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def prepare(group: Group | None, job: Job) -> Run:
-    """Whatever can be wrong with a run is found here, before anything of it is written."""
+    """Prepares the run; every mistake is found here, before anything of it is written."""
     ranks = find_ranks(group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
@@ -220,7 +220,7 @@ def agreed_dtype(name: str, device: torch.device, group: Group | None) -> str:
 
 
 def bfloat16_gain(device: torch.device) -> float:
-    """How many times as fast as in float32 a matmul is, best time against best time."""
+    """The speed-up of a bfloat16 matmul over float32, best time against best time."""
     size = 4096 if device.type == "cuda" else 384
     full = torch.randn(size, size, device=device)
     half = full.bfloat16()

@@ -53,7 +53,7 @@ class Rows:
 
 
 def read_rows(options: TrainOptions, tokenizer: Path | None) -> tuple[Tokenizer, Rows]:
-    """Of what --data names; `tokenizer`: a file, where a run is resumed."""
+    """The rows of --data; `tokenizer`: a file, where a run is resumed."""
     prepared = prepared_folder(options.data)
     if prepared is not None:
         return prepared_rows(prepared, options)

@@ -1,4 +1,4 @@
-"""What of a run is measured, and who is told: files, TensorBoard, wandb, Prometheus, Perfetto."""
+"""The measurements of a run and their sinks: files, TensorBoard, wandb, Prometheus, Perfetto."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGGERS = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
 def metered(run: Run, interval: float) -> Meter:
-    """Of this rank, on its group's clock; saves are planned every `interval` seconds."""
+    """Measures this rank, on its group's clock; saves are planned every `interval` seconds."""
     group = run.group
     parts = Parts(group.now if group else time.perf_counter)
     return Meter(

@@ -1,4 +1,4 @@
-"""What `train` looks for while it trains, where it is asked to: each is an option of its own.
+"""The checks that `train` makes while it trains, each an option of its own.
 
     --notice         the machine is about to be taken away: save, end
     --hang-seconds   a rank no longer comes: all say where they are, and end

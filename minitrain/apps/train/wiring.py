@@ -1,4 +1,4 @@
-"""How a training run lies on its ranks: a whole model on each (DDP), or its parts on a mesh.
+"""The layout of a training run on its ranks: a whole model on each (DDP), or its parts on a mesh.
 
 Both begin with one process's model and optimizer, resumed or fresh, and both give them back for a
 checkpoint, which is the same file either way.
@@ -26,7 +26,7 @@ from minitrain.training.state import TrainState
 
 @dataclass(frozen=True)
 class Seat:
-    """Whose rows of a batch a rank reads: those of place `rank` among `size`."""
+    """A rank's place among the readers of a batch: place `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
@@ -93,7 +93,7 @@ class OnMesh:
         return self.parts.evaluate(batches).item()
 
     def own_tokens(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Of each row (B, T), this rank's T/cp tokens."""
+        """This rank's T/cp tokens of each row (B, T)."""
         place, size = self.parts.axes.here["cp"], self.parts.axes.mesh["cp"]
         return [split_sequence(batch, place, size) for batch in batches] if size > 1 else batches
 

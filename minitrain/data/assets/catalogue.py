@@ -1,4 +1,4 @@
-"""Which assets there are: licence, source, size and SHA-256 of each, by `catalogue.csv`.
+"""The catalogue of assets: licence, source, size and SHA-256 of each, from `catalogue.csv`.
 
 The hashes of what npm and pip carry were taken from the files themselves; those of the model hub's
 files come from public records of the pinned revision.

@@ -37,7 +37,7 @@ class Package:
 
     @property
     def page(self) -> str:
-        """Where a person can read about it."""
+        """The web page that describes it."""
         name = self.address.rsplit("@", 1)[0].split("==")[0]
         homes = {
             "npm": "https://www.npmjs.com/package/",
@@ -142,7 +142,7 @@ def _show(bar: tqdm, reached: int) -> None:
 
 
 def _bytes_under(folder: Path) -> int:
-    """What the files in a folder hold; those that vanish while it is read count as nothing."""
+    """Bytes of the files in a folder; files that vanish meanwhile count as nothing."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:

@@ -31,7 +31,7 @@ def fetch(name: str, progress: bool = True) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Whether `fetch` would have nothing to download (by size; `fetch` looks at every byte)."""
+    """True if `fetch` would download nothing (by size; `fetch` compares every byte)."""
     folder = cache_dir() / "assets" / name
     return all(_size(folder, part) == part.size_bytes for part in _asset(name).parts)
 
@@ -57,7 +57,7 @@ def fetch_asset(asset: Asset, cache: Path, progress: bool = True) -> Path:
 
 
 def problem(asset: Asset, folder: Path) -> str:
-    """What is wrong with an asset's files, in words; empty if every byte is right."""
+    """Describes the fault in an asset's files; empty if every byte is right."""
     for part in asset.parts:
         size = _size(folder, part)
         if size != part.size_bytes:

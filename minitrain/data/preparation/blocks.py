@@ -57,7 +57,7 @@ def block_rows(work: Path, number: int) -> Iterator[Row]:
 
 
 def block_hashes(work: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the rows that a block kept: digests (n, 16) and band keys (n, b)."""
+    """Hashes of the rows that a block kept: digests (n, 16) and band keys (n, b)."""
     with np.load(work / f"block-{number:05d}.npz") as arrays:
         return arrays["digests"], arrays["keys"]
 

@@ -42,7 +42,7 @@ def read_texts(sources: Sequence[str | Path], field: str = "text") -> list[str]:
 def dataset_rows(
     rows: Iterable[Mapping[str, Any]], name: str, field: str = "text"
 ) -> Iterator[Row]:
-    """Of a `datasets.Dataset` or `IterableDataset`, or of any dicts: text and id."""
+    """Text and id of each row of a `datasets.Dataset` or `IterableDataset`, or of any dicts."""
     for number, row in enumerate(rows):
         yield _row(row, field, f"{name}:{number}")
 
@@ -68,7 +68,7 @@ def source_bytes(sources: Sequence[str | Path]) -> int | None:
 
 
 def _names(sources: Sequence[str | Path]) -> dict[Path, str]:
-    """Of each file its path in its folder; all of its path, where two were called the same."""
+    """Each file's path in its folder; its whole path where two would be the same."""
     check_list("sources", sources)
     paths = [Path(source) for source in sources if not _is_named(source)]
     found = {

@@ -1,4 +1,4 @@
-"""What was dropped for a reason: how many documents, how many bytes, and a few of them to read."""
+"""Dropped documents by reason: how many, how many bytes, and a few of them to read."""
 
 from __future__ import annotations
 

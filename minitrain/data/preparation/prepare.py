@@ -1,4 +1,5 @@
-"""From sources to token files: filtered, masked, deduplicated, tokenized, with a report.
+"""Prepares training data: sources filtered, masked, deduplicated and tokenized into files, with a
+report.
 
     sources ─ blocks ─► OUT/work/block-…      rules, masks; of each document its hashes
             ─ duplicates ─► OUT/work/kept.npz  equal and near ones, over all blocks

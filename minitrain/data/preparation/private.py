@@ -1,4 +1,4 @@
-"""What belongs to a person or opens a door, found and masked: addresses, numbers, keys.
+"""Finds and masks PII and secrets: addresses, numbers, keys.
 
     mask("mail ann@example.org or +49 30 1234567")  ->  "mail <EMAIL> or <PHONE>"
 
@@ -42,15 +42,16 @@ class Kind:
 
 
 def luhn(number: str) -> bool:
-    """Whether a card's digits have the right sum: every second from the right counts double."""
+    """True if a card number's checksum is right: every second digit from the right
+    counts double."""
     digits = [int(sign) for sign in number if sign.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return bool(digits) and (sum(digits[::-1][::2]) + sum(doubled)) % 10 == 0
 
 
 def iban(account: str) -> bool:
-    """Whether an account's check digits are right: its first four signs last, letters as 10 to 35,
-    the number is 1 mod 97."""
+    """True if an IBAN's check digits are right: its first four characters moved to the end, letters
+    as 10 to 35, the number is 1 mod 97."""
     signs = account.replace(" ", "")
     number = "".join(str(int(sign, 36)) for sign in signs[4:] + signs[:4])
     return 15 <= len(signs) <= 34 and int(number) % 97 == 1
@@ -141,7 +142,7 @@ def masked(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_private(text: str) -> list[Found]:
-    """What was found, in the order of the text, none overlapping another."""
+    """Private data in the order of the text, none overlapping another."""
     found: list[Found] = []
     taken = bytearray(len(text))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""What became of every document: the funnel as a picture and a table, the drops with samples.
+"""The report of a preparation: the funnel as a picture and a table, the drops with samples.
 
 Documents and bytes are conserved: what was read is what was dropped, for each reason, what was
 trimmed from documents that stayed, and what is left.

@@ -1,4 +1,4 @@
-"""Whether a folder that was begun may be gone on with: the same settings, and the same files."""
+"""Checks that an interrupted preparation may be resumed: the same settings, and the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minitrain.paths import write_atomically
 
 
 def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
-    """What was begun with other settings, or of files that have changed, cannot be gone on with."""
+    """Refuses to resume with other settings, or from files that have changed."""
     now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
     file = work / "settings.json"
     if not any(work.glob("block-*.json")):  # nothing is done: what could not be read may be mended
@@ -29,7 +29,7 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
 
 
 def _stamps(settings: Settings) -> list[list[Any]]:
-    """Of every source that is a file or folder: its files' names, sizes and times."""
+    """Names, sizes and times of the files of every source that is a file or folder."""
     stamps: list[list[Any]] = []
     for source in (*settings.sources, settings.test, settings.tokenizer, settings.classifier):
         path = Path(source or "")

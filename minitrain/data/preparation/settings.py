@@ -1,4 +1,4 @@
-"""What `prepare` is asked to do, and the steps that this means."""
+"""Settings of `prepare`, and the steps that they imply."""
 
 from __future__ import annotations
 

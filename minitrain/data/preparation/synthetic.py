@@ -88,7 +88,7 @@ class WordChain:
 
     @property
     def steps(self) -> int:
-        """How many pairs of words it knows: what it does not know it can never write."""
+        """The number of pairs of words it knows: it can never write any other."""
         return sum(map(len, self.words.values()))
 
     @property

@@ -42,7 +42,7 @@ class Table:
         return tuple(NATS[weight] for weight in self.weights)
 
     def nats_without(self, banned: Collection[int]) -> float:
-        """What there is to take off where some are banned: -log of the weight that is left."""
+        """The correction where some are banned: -log of the weight that is left."""
         return NATS[TOTAL - sum(self.weights[i] for i in banned)]
 
 

@@ -58,7 +58,7 @@ def need(condition: object) -> None:
 
 
 class Reading:
-    """What is known after the sentences read so far, and the log p of them."""
+    """The knowledge after the sentences read so far, and their log p."""
 
     def __init__(self, domain: Domain) -> None:
         self.d, self.odds, self.log_p = domain, domain.odds, 0.0
@@ -127,7 +127,7 @@ class Reading:
     def read_subject(
         self, sentence: str, actor: Person, other: Person
     ) -> tuple[Person, Person, str]:
-        """Who acts now, the other one, and the rest of the sentence."""
+        """Reads the acting character, the other one, and the rest of the sentence."""
         need(" " in sentence)
         subject, rest = sentence.split(" ", 1)
         self.chose(self.odds.switches, (actor.pronoun, other.name), subject)

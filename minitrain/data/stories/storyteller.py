@@ -132,7 +132,7 @@ class Story:
         return f"felt {self._word('feelings')}"
 
     def _night(self, actor: int, subject: str) -> str:
-        """Where somebody is at the end."""
+        """Tells where somebody is at the end."""
         return f"That night, {subject} {self._word('rests')} {self.d.places[self.where[actor]]}."
 
     def _end(self, actor: int, subject: str) -> str:

@@ -1,4 +1,4 @@
-"""From easy to hard: which rows may come yet, by how far the run is.
+"""Curriculum: from easy to hard, the rows that may come at each point of the run.
 
     competence c(t) = min(1, sqrt(t (1 - c0²) + c0²))      t: the share of the ramp that is over
 

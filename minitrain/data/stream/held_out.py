@@ -87,7 +87,7 @@ def _without_the_end(rows: TokenRows, part: float, most_rows: int) -> HeldOut:
 
 
 def _span(rows: TokenRows, document: int) -> tuple[int, int]:
-    """Where its tokens lie among all, its end included."""
+    """The range of its tokens among all, its end included."""
     shard = bisect_right(rows.documents_before, document) - 1
     number, stops = document - rows.documents_before[shard], rows.shards[shard][1]
     start = int(stops[number - 1]) if number else 0
@@ -95,7 +95,7 @@ def _span(rows: TokenRows, document: int) -> tuple[int, int]:
 
 
 def _tokens(rows: TokenRows, start: int, stop: int) -> list[int]:
-    """Of a document, without its end."""
+    """The tokens of a document, without its end."""
     shard = bisect_right(rows.starts, start) - 1
     own, first = rows.shards[shard][0], rows.starts[shard]
     return own[start - first : stop - 1 - first].tolist()

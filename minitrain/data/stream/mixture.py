@@ -50,7 +50,7 @@ class JoinedRows:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many rows each source has."""
+        """The number of rows of each source."""
         return tuple(map(len, self.parts))
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Mixture:
         return (drawn[:, None] * bounds[:, -1:] >= bounds).sum(axis=1)
 
     def passes(self) -> tuple[float, ...]:
-        """How often each source is read through in an epoch, in the mean."""
+        """Mean number of passes over each source in an epoch."""
         shares = self.weights_at(np.arange(self.samples) / self.samples).mean(axis=0)
         return tuple(float(self.samples * s / size) for s, size in zip(shares, self.sizes))
 

@@ -1,4 +1,4 @@
-"""Which row comes when: a function of (seed, epoch) alone, whoever asks.
+"""The order of rows: a function of (seed, epoch) alone, on every rank.
 
 Ranks and workers that draw the same order need not tell one another anything, and a run that is
 resumed draws it again: its place is two numbers, the epoch and how many samples were consumed.

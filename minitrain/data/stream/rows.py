@@ -1,4 +1,4 @@
-"""What a loader reads from: anything that gives a part of itself as a `Packed`."""
+"""Sources of rows for a loader: anything that gives a part of itself as a `Packed`."""
 
 from __future__ import annotations
 

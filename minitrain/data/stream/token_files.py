@@ -41,7 +41,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """What `index.json` says."""
+    """The contents of `index.json`."""
 
     vocab_size: int
     end_token: int
@@ -109,7 +109,8 @@ def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
 
 
 def holds_tokens(folder: Path) -> bool:
-    """Whether `data prepare` has finished there, or is at it: no folder of texts."""
+    """True if `data prepare` has finished in the folder, or is working there: no folder
+    of texts."""
     if (folder / "work" / "settings.json").is_file():
         return True
     return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]

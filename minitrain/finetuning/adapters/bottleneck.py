@@ -1,4 +1,4 @@
-"""Adapters in the narrow sense: down to M features, a bend, and up again.
+"""Bottleneck adapters: down-projection to M features, a nonlinearity, up-projection.
 
     Houlsby    y = f(x);  y + U·gelu(D y + d) + u         after a sublayer's last matrix
     parallel   f(x) + s·(U·relu(D x + d) + u)             beside a whole sublayer, reading its input

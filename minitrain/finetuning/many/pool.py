@@ -111,7 +111,7 @@ class PagePool:
         del self.known[name]
 
     def ranks(self, names: Collection[str]) -> int:
-        """That these have together; InputError for a name that is not known."""
+        """The sum of these adapters' ranks; InputError for an unknown name."""
         for name in names:
             self._check_known(name)
         return sum(self.known[name].rank for name in set(names))
@@ -137,7 +137,7 @@ class PagePool:
 
     @property
     def highest_rank(self) -> int:
-        """Of all that are known, in pages or not."""
+        """The highest rank of all known adapters, in pages or not."""
         return max((factors.rank for factors in self.known.values()), default=0)
 
     def pages_of(self, name: str | None) -> list[int]:

@@ -38,7 +38,7 @@ from minitrain.model.swap import exchange, replace_modules
 
 
 class Rows:
-    """Of the batch that is being computed: its pages (B, R), and its scalings (B, 1, 1).
+    """The batch being computed: its pages (B, R), and its scalings (B, 1, 1).
 
     tables: each row's pages, none for a row without adapter; scalings: a number a row. Shorter
     tables are filled up with pages of zeros to `rank`, by default that of the longest.
@@ -115,7 +115,8 @@ class AdapterBank:
         self.pool.add(name, factors_in(folder, self.model))
 
     def add(self, name: str, adapter: nn.Module | Factors) -> None:
-        """Of a model of the same layers, as it is now (a copy is taken), or the factors as such."""
+        """Adds the adapter of a model of the same layers (a copy is taken), or the
+        factors as such."""
         self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
@@ -126,12 +127,12 @@ class AdapterBank:
         self.pool.remove(name)
 
     def number(self, name: str) -> int:
-        """Of the adapter that is called so now; InputError where there is none."""
+        """The number of the adapter now known by this name; InputError if there is none."""
         self.pool.ranks([name])
         return self.pool.numbers[name]
 
     def fits(self, names: Collection[str]) -> bool:
-        """Whether there are pages for all of these in one batch."""
+        """True if there are pages for all of these in one batch."""
         return self.pool.ranks(names) <= self.pool.capacity
 
     @contextmanager
@@ -164,7 +165,7 @@ class AdapterBank:
 
 
 def factors_of(model: nn.Module) -> Factors:
-    """What a model adapted by LoRA, rsLoRA or PiSSA adds; InputError for other methods."""
+    """The factors of a model adapted by LoRA, rsLoRA or PiSSA; InputError for other methods."""
     method = adaptation_of(model)
     _check_adds(method, "this model")
     layers = {}

@@ -1,4 +1,4 @@
-"""What the text sees of n learned tokens before it: it reads them all, and stands n places later.
+"""Attention to n learned tokens before the text: it reads them all, and stands n places later.
 
     mask, prefix   (T, n+T)      0 0 | \ -          0 reads, - does not, \ causal
                                  0 0 | 0 \

@@ -53,7 +53,7 @@ def kept_whole(parameter: nn.Parameter, sequence: bool) -> nn.Parameter:
 
 
 class CutLoRA(Adapter):
-    """What columns and rows share: the factors, and how what they give is added."""
+    """The base of the column and row cuts: the factors, and how their product is added."""
 
     def __init__(self, lora: LoRA, layer: CutLinear, cut: str) -> None:
         """`cut`: lora_A or lora_B, and what goes with it."""
@@ -84,7 +84,7 @@ class CutLoRA(Adapter):
     def added(
         self, layer: CutLinear, y: Tensor, low_rank: Tensor, magnitude: Tensor | None
     ) -> Tensor:
-        """What layer and adapter give together, y and low_rank (B, T, O)."""
+        """The sum of layer and adapter, y and low_rank (B, T, O)."""
         if magnitude is None:
             return y + low_rank.to(y.dtype)
         factor = magnitude / self.row_lengths(layer)  # (O,)

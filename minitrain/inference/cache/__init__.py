@@ -1,1 +1,1 @@
-"""Where keys and values are kept: dense rows, pages, few bits, a ring. Each gives a `Reader`."""
+"""Caches of keys and values: dense rows, pages, few bits, a ring. Each gives a `Reader`."""

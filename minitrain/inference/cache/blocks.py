@@ -1,4 +1,4 @@
-"""Who holds which page: block tables, reference counts, and prefixes that requests share.
+"""Ownership of pages: block tables, reference counts, and prefixes that requests share.
 
     text A   [Once upon a ][time there wa][s a little ][dog …]      table A  7 2 5 1
     text B   [Once upon a ][time there wa][s a big bla][ck c…]      table B  7 2 0 4
@@ -96,13 +96,13 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def out_of_window(self, num_tokens: int) -> int:
-        """Of the first `num_tokens`, blocks that no later token reads."""
+        """The blocks of the first `num_tokens` that no later token reads."""
         if self.window is None:
             return 0
         return max(0, num_tokens - self.window + 1) // self.block_size
 
     def most_blocks(self, num_tokens: int, chunk: int) -> int:
-        """That a text of so many tokens holds at once, computed in chunks."""
+        """The most blocks that a sequence holds at once under chunked prefill."""
         whole, window = self.blocks_for(num_tokens), self.window
         return whole if window is None else min(whole, self.blocks_for(window - 1 + chunk) + 1)
 

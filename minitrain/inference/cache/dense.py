@@ -109,7 +109,7 @@ class DenseCache:
         self.lengths = list(lengths)
 
     def keep(self, row: int, start: int, places: Sequence[int]) -> None:
-        """Of the tokens from `start` on, row `row` keeps those at `start` + `places`, in that
+        """Keeps, in row `row` from `start` on, only the tokens at `start` + `places`, in that
         order: a tree's accepted path."""
         at = torch.tensor(places, dtype=torch.long, device=self.keys.device) + start
         for held in (self.keys, self.values):

@@ -79,8 +79,8 @@ class PagedCache:
             held[:, :, list(blocks)] = 0
 
     def keep(self, blocks: Sequence[int], start: int, places: Sequence[int]) -> None:
-        """Of a text's tokens from place `start` on, those at `start` + `places` move to `start`,
-        `start` + 1, …, in that order: a tree's accepted path."""
+        """Moves the tokens at `start` + `places` of a sequence to `start`, `start` + 1, …, in that
+        order: a tree's accepted path."""
         moved = [(place, own) for own, place in enumerate(places) if place != own]
         if not moved:
             return

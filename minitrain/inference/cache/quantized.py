@@ -79,7 +79,7 @@ class QuantizedCache:
 
     @property
     def nbytes(self) -> int:
-        """That are held now, by codes, ranges and the tokens in full."""
+        """Bytes held now, by codes, ranges and the tokens kept in full."""
         rounded = [part for layers in (self.keys, self.values) for each in layers for part in each]
         full = [tensor for pair in self.new.values() for tensor in pair]
         return sum(one.nbytes for one in (*rounded, *full))

@@ -77,7 +77,7 @@ class RingCache:
         self.lengths = [length + new for length in self.lengths]
 
     def kept(self, start: int, new: int) -> Tensor:
-        """Of the `new` tokens from `start` on, those that still have a place after the last."""
+        """Those of the `new` tokens from `start` on that still have a place after the last one."""
         tokens = torch.arange(start, start + new, device=self.held.device)
         return tokens[(tokens < self.sinks) | (tokens >= start + new - self.window)]
 

@@ -30,7 +30,7 @@ TILE = 2**20  # bytes of keys and values that are: half of a core's cache, on mo
 
 
 class Pages(Protocol):
-    """What is looked at of a `PagedCache`."""
+    """The part of a `PagedCache` that spans read."""
 
     keys: Tensor  # (L, K, P, S, C)
     block_size: int

@@ -38,7 +38,7 @@ class Emulation:
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token."""
+        """Bytes of one token's keys and values."""
         config = self.config
         return 2 * config.layers * config.kv_heads * config.head_size * self.itemsize
 

@@ -1,4 +1,4 @@
-"""Who receives while the engine goes on.
+"""Receives KV pages while the engine keeps stepping.
 
 Really: a thread for each sender waits in `recv`, and puts what has come into a queue that the
 engine's thread looks into between two steps. On an emulated clock there is no thread, because the
@@ -76,7 +76,7 @@ class Wire:
 
 class Inbox(Protocol):
     def arrived(self) -> list[Piece]:
-        """What has come since it was last asked."""
+        """The requests that have arrived since the last call."""
 
     def wait(self) -> None:
         """Until something comes."""

@@ -36,6 +36,6 @@ def room_for(cache: PagedCache, count: int) -> Tensor:
 
 
 def page_bytes(model: Transformer, block_size: int) -> int:
-    """That one page is on the wire."""
+    """Bytes of one page on the wire."""
     config, itemsize = model.config, model.embed.weight.itemsize
     return 2 * config.layers * config.kv_heads * config.head_size * block_size * itemsize

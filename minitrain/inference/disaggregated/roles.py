@@ -39,7 +39,7 @@ class Job:
 
 @dataclass
 class Record:
-    """What one rank did, in seconds from the beginning."""
+    """The events of one rank, in seconds from the beginning."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)  # told here, by request
     times: dict[int, list[float]] = field(default_factory=dict)  # of each of them
@@ -77,7 +77,7 @@ class Stage:
         return outputs
 
     def welcome(self, jobs: deque[Job]) -> None:
-        """Whose time has come; where there is nothing else to do, waits for the next."""
+        """Admits requests whose time has come; with nothing else to do, waits for the next one."""
         if not self.engine.busy and jobs:
             self.sleep_until(jobs[0].at)
         now = self.now()

@@ -1,4 +1,4 @@
-"""What goes over the wire: a header that says what follows, then pages, then a generator's state.
+"""The wire format: a header that describes what follows, then pages, then a generator's state.
 
     header    request, kind, page, pages, token       5 int64; the receiver makes room for the rest
     payload   2·L·K·pages·S·C numbers                 pages that the last step has filled
@@ -33,7 +33,7 @@ class Kind(IntEnum):
 
 
 class Outgoing:
-    """From this rank's engine to rank `to`, which has as large pages."""
+    """A transfer from this rank's engine to rank `to`, whose pages have the same size."""
 
     def __init__(self, group: Group, engine: Engine, to: int) -> None:
         self.group, self.engine, self.to = group, engine, to

@@ -48,7 +48,7 @@ POOL, GREEDY = Pool(), SamplingParameters()
 
 @dataclass(frozen=True)
 class Served:
-    """What every request was told, and when: `told` is for `load.goodput.summary`.
+    """The answers and their times; `told` is for `load.goodput.summary`.
 
     Keys and values of `page_bytes` were under way for `transfer_seconds`, a message at a time; in
     `behind_prefill` of these the sender computed, and in `behind_decode` the receiver did.

@@ -34,7 +34,7 @@ class Unit:
 
     @classmethod
     def of(cls, group: Group, size: int) -> Unit:
-        """Of the whole launch's group: each `size` ranks in a row are one."""
+        """Cuts the launch's group into units of `size` consecutive ranks."""
         number, place = divmod(group.rank, size)
         return cls(number, place, size, group.split(number) if size > 1 else None)
 
@@ -46,7 +46,7 @@ class Unit:
         return model if self.group is None else tensor_parallel(model, self.group)
 
     def least(self, counts: Sequence[int]) -> list[int]:
-        """Of each number the smallest that any rank of the unit has."""
+        """The minimum of each number over the ranks of the unit."""
         if self.group is None:
             return list(counts)
         agreed = torch.tensor(counts, dtype=torch.int64, device=self.group.device)

@@ -1,4 +1,4 @@
-"""What requests are told: tokens drawn from a step's logits, drafts verified, ends found.
+"""Answers: tokens drawn from a step's logits, drafts verified, ends found.
 
 A request whose draft has n tokens has logits at n + 1 places. Its token is drawn at the first; if
 that is a draft, the logits at that one's place are those of the text as it now stands, and so on:

@@ -55,7 +55,7 @@ def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Proposer(Protocol):
-    """Who guesses tokens ahead (speculative decoding): all guesses are verified in one pass.
+    """Guesses tokens ahead (speculative decoding); one pass verifies all guesses.
 
     `speculation.serving.EngineDrafts` makes one of any draft that the package has."""
 
@@ -295,7 +295,7 @@ class Engine:
                 request.draft = draft
 
     def _end_without_adapter(self) -> list[Output]:
-        """Whose adapter was taken away meanwhile, or is another one under its name."""
+        """Ends requests whose adapter was removed meanwhile, or replaced by another of its name."""
         outputs = []
         for request in [one for one in self.requests.values() if one.adapter is not None]:
             try:

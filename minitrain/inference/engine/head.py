@@ -37,7 +37,8 @@ class Head:
 
 
 def can_be_laid_out(head: nn.Module) -> bool:
-    """Whether oneDNN takes it, in float32: no rounding but that of another order of additions."""
+    """True if oneDNN takes the layer, in float32: the results then differ by summation
+    order alone."""
     if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
         return False
     if head._forward_hooks or head._forward_pre_hooks or head.weight.is_inference():

@@ -1,4 +1,4 @@
-"""What a step cost, and percentiles of what requests waited for."""
+"""The cost of a step, and percentiles of the time that requests waited."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Latency:
 
 
 def latency(times: Iterable[Times], percentiles: tuple[int, ...] = (50, 90, 99)) -> Latency:
-    """Of requests that have ended; a percentile of nothing is nan."""
+    """Latencies of finished requests; a percentile of nothing is nan."""
     times = list(times)
     between = [gap for one in times for gap in one.between_tokens_seconds]
 

@@ -1,4 +1,4 @@
-"""What a prompt must be, before anything is computed for it."""
+"""Validates a prompt before anything is computed for it."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ class Times:
 
     @property
     def first_token_seconds(self) -> float | None:
-        """From arrival to the first token (TTFT)."""
+        """Time from arrival to the first token (TTFT)."""
         return self.tokens[0] - self.arrived if self.tokens else None
 
     @property
     def between_tokens_seconds(self) -> list[float]:
-        """From each token to the next (ITL)."""
+        """Times between consecutive tokens (ITL)."""
         return [after - before for before, after in zip(self.tokens, self.tokens[1:])]
 
     @property
@@ -104,10 +104,10 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Of all that is to be computed, the draft's among them."""
+        """The number of tokens to compute in all, the draft's among them."""
         return len(self.tokens) + len(self.draft)
 
     @property
     def most_tokens(self) -> int:
-        """That will ever be in the cache: the answer's last token is never read."""
+        """The most tokens that will ever be in the cache: the answer's last one is never read."""
         return len(self.prompt) + self.parameters.max_new_tokens - 1

@@ -23,7 +23,7 @@ from minitrain.ranks.group import Group
 
 
 class Adapters(Protocol):
-    """What the engine needs of `finetuning.many.rows.AdapterBank`."""
+    """The part of `finetuning.many.rows.AdapterBank` that the engine needs."""
 
     def number(self, name: str) -> int: ...
 
@@ -70,7 +70,7 @@ class Runner:
         self.cache = PagedCache.of(self.model, *self.sizes)
 
     def begin_anew(self, closely: bool) -> bool:
-        """Where the weights have changed since it was last asked: nothing in the cache counts."""
+        """Drops the cache's contents if the weights have changed since the last call."""
         changed = self.weights.changed(closely)
         if closely and self.group is not None:  # all ranks plan the same steps
             any_rank = torch.tensor([float(changed)], device=self.group.device)

@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step: one rule, and no tensors.
+"""Decides how many tokens of each request the next step computes: one rule, and no tensors.
 
     new tokens = num_tokens - num_computed_tokens, as many as budget and blocks allow
 
@@ -106,7 +106,7 @@ class Scheduler:
         return plan
 
     def _go_on(self, plan: Plan) -> None:
-        """Who runs, the oldest first."""
+        """Schedules running requests, the oldest first."""
         index = 0
         while index < len(self.running):
             request = self.running[index]
@@ -133,7 +133,8 @@ class Scheduler:
         self.blocks.forget()
 
     def _preempt(self) -> Request:
-        """Of those who run the youngest waits again, without blocks, in front of all others."""
+        """Preempts the youngest running request: it waits again, without blocks, in front of all
+        others."""
         request = self.running.pop()
         self.blocks.release(request.table)
         request.status, request.num_computed_tokens = Status.WAITING, 0
@@ -142,7 +143,8 @@ class Scheduler:
         return request
 
     def _admit(self, plan: Plan) -> None:
-        """Who waits, in order, while there is budget, room in the batch, and blocks."""
+        """Admits waiting requests in order, while there is budget, room in the batch,
+        and blocks."""
         aside = 0  # who waits for another's prompt lets the next one pass
         while aside < len(self.waiting) and len(self.running) < self.max_running:
             request, left = self.waiting[aside], self.budget - plan.num_tokens
@@ -164,7 +166,8 @@ class Scheduler:
             plan.add(Work.of(request, computed, count))
 
     def _fork_from_firsts(self) -> None:
-        """Whose prompt another request has computed goes on from its blocks, if there is room."""
+        """Lets a request whose prompt another one has computed continue from its blocks, if there
+        is room."""
         heirs: dict[Request, Request] = {}  # the next one, where the first has ended
         for request in [one for one in self.waiting if one.first is not None]:
             first, full = request.first, len(self.running) == self.max_running

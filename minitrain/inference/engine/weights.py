@@ -58,7 +58,8 @@ class Weights:
 
 
 def state_of(model: nn.Module) -> tuple[list[object], list[Tensor]]:
-    """What can be compared without reading a weight, and the tensors."""
+    """The comparable state of the weights (nothing that would read their values), and
+    the tensors."""
     modules, known = [model], {model}
     seen: list[object] = []
     tensors: list[Tensor] = []

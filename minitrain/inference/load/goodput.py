@@ -1,4 +1,4 @@
-"""What users notice: how long they wait, and how many of them are served in time.
+"""Latency and goodput: how long users wait, and how many of them are served in time.
 
     request sent ──── queue, prefill ────▶ first token ─▶ token ─▶ token ─▶ … ─▶ last
                  first token (TTFT)       between tokens (TBT)
@@ -29,8 +29,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Told:
-    """What one request came to. Over HTTP several tokens may arrive in one piece, so `tokens`
-    may be more than the `times` have."""
+    """The result of one request. Over HTTP several tokens may arrive in one piece, so `tokens` may
+    exceed the number of `times`."""
 
     times: Times
     prompt_tokens: int
@@ -56,7 +56,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of all requests at one rate, from the first arrival to the last answer's end.
+    """Statistics of all requests at one rate, from the first arrival to the last answer's end.
 
     Tokens are those of complete answers, percentiles too; a failed request has missed its target.
     """
@@ -81,7 +81,7 @@ class Summary:
 
 
 def summary(told: Sequence[Told], target: Target) -> Summary:
-    """Of one request or more."""
+    """Summarizes one or more requests."""
     complete = [one for one in told if one.failed is None]
     return Summary(
         requests=len(told),

@@ -26,7 +26,7 @@ class Pool:
         self.found: dict[Hashable, int] = {}
 
     def available(self) -> int:
-        """How many blocks nobody holds."""
+        """The number of free blocks."""
         return len(self.free)
 
     def take(self) -> int | None:
@@ -40,7 +40,7 @@ class Pool:
         return block
 
     def name(self, block: int, key: Hashable) -> None:
-        """From now on its content is found by this key."""
+        """Registers the block's content under this key."""
         self.keys[block] = key
         self.found[key] = block
 
@@ -113,7 +113,7 @@ class BlockManager:
     def commit(
         self, table: Table, tokens: Sequence[int], computed: int, adapter: Hashable = None
     ) -> None:
-        """Of the first `computed` tokens, which are written, full blocks can be found."""
+        """Registers the full blocks among the first `computed` tokens, which are written."""
         parent = adapter
         for index in range(computed // self.size):
             block, start = table[index], index * self.size

@@ -1,4 +1,4 @@
-"""Who computes how many tokens in the next step: one rule for prompts and answers.
+"""Decides how many tokens of each request the next step computes: one rule for prompts and answers.
 
 Papers: Yu et al., Orca (OSDI 2022); Agrawal et al., Sarathi, arXiv 2308.16369. After vLLM's v1.
 """

@@ -1,4 +1,4 @@
-"""What speculation gains: how many tokens a pass, and how much faster, before anything is run.
+"""The gain of speculation in closed form: tokens a pass, and the speed-up, before anything is run.
 
 Let each draft be kept with probability a, whatever came before, and the draft model take c times
 the target's seconds for a token. A round of g drafts then writes and costs
@@ -41,8 +41,8 @@ def expected_tokens(acceptance: float, length: int) -> float:
 def speed_up(
     acceptance: float, length: int, draft_cost: float, verification_cost: float = 1.0
 ) -> float:
-    """How many times as fast as the target alone; costs in the target's passes over one token:
-    c of one draft, v of the pass over all g + 1. Below 1 speculation loses."""
+    """The speed-up over the target alone; costs are in the target's passes over one token: c of one
+    draft, v of the pass over all g + 1. Below 1 speculation loses."""
     if draft_cost < 0 or verification_cost <= 0:
         raise InputError(
             f"a draft cost of {draft_cost} and a verification cost of {verification_cost}: seconds "

@@ -24,7 +24,7 @@ from minitrain.inference.speculation.verification import verify
 
 
 class Judged(Protocol):
-    """What a verdict depends on, beside draft, logits and chance: a request's own."""
+    """The part of a request that its verdicts depend on, beside draft, logits and chance."""
 
     prompt: Sequence[int]
     parameters: SamplingParameters

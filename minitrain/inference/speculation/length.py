@@ -1,4 +1,4 @@
-"""How long a draft should be: as long as its last token still pays.
+"""Chooses the draft length: as long as its last token still pays.
 
 After a round of g drafts of which k were kept, the target has looked at k + 1 of them (k kept, one
 not), or at all g. Of those looked at, the kept ones estimate the acceptance a; older ones count
@@ -32,7 +32,7 @@ class Length(Protocol):
         """The most that a request's next draft may have."""
 
     def observe(self, key: Hashable, drafted: int, kept: int) -> None:
-        """What came of a request's round."""
+        """Records the outcome of a request's round."""
 
     def forget(self, key: Hashable) -> None:
         """The request is over."""

@@ -43,7 +43,8 @@ def verify(
 
 
 def ngram_draft(tokens: Sequence[int], most: int, longest: int = 3) -> list[int]:
-    """What followed, `most` tokens at most, where the text's end stood before; [] if nowhere.
+    """The tokens, at most `most`, that followed an earlier occurrence of the text's end; [] if
+    there is none.
 
     The last `longest` tokens are looked for, then fewer, to one; the latest find counts.
     """

@@ -1,4 +1,4 @@
-"""What a proposer is asked of a request, and the draft that it gives.
+"""A proposer's input for one request, and the draft that it returns.
 
 A proposer may be wrong in all it says but one thing: a draft's `probabilities` must be those that
 its tokens were drawn from. Where tokens were picked and not drawn (a table, the likeliest ones, a

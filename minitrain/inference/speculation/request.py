@@ -36,21 +36,21 @@ class Request:
 
     @property
     def told(self) -> list[int]:
-        """What was written, without the token that ended it."""
+        """The generated tokens, without the one that ended them."""
         return self.tokens[len(self.prompt) :]
 
     @property
     def left(self) -> int:
-        """How many tokens may still be written."""
+        """The number of tokens that may still be generated."""
         return self.parameters.max_new_tokens - (len(self.tokens) - len(self.prompt))
 
     @property
     def tokens_a_pass(self) -> float:
-        """What a pass of the target brought, in the mean."""
+        """Mean number of tokens per pass of the target."""
         return len(self.told) / max(1, len(self.rounds))
 
     def asked(self, most: int, width: int) -> Asked:
-        """What a proposer is asked, who is to draft `most` tokens; hidden of `width` D."""
+        """The input of a proposer that is to draft `most` tokens; hidden vectors have `width` D."""
         hidden = torch.cat(self.unshown) if self.unshown else torch.empty(0, width)
         self.unshown = []
         generator = self.chance.generator

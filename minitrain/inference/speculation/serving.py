@@ -34,7 +34,7 @@ GREEDY = SamplingParameters()
 
 
 class Served(Protocol):
-    """What is looked at of an engine's request."""
+    """The part of an engine's request that drafting reads."""
 
     id: str
     tokens: list[int]
@@ -43,8 +43,8 @@ class Served(Protocol):
 
 
 class EngineDrafts:
-    """What `Engine(proposer=…)` takes, of a proposer of this room. `length`: tokens of a draft, a
-    tree's nodes, at most."""
+    """Adapts a proposer of this room to `Engine(proposer=…)`. `length`: most tokens of a draft, or
+    nodes of a tree."""
 
     def __init__(self, proposer: Proposer, length: int | Length = 4, drawn: bool = False) -> None:
         self.proposer, self.drawn = proposer, drawn
@@ -83,7 +83,7 @@ class EngineDrafts:
         return Asked(request.id, request.tokens, most, parameters, hidden, request.generator)
 
     def _observe(self, request: Served) -> None:
-        """What came of the draft that it got the last time; as much of it as the text says."""
+        """Records the outcome of the last draft, as far as the text shows it."""
         start, draft = self.open.pop(request.id, (0, None))
         if draft is not None:
             told = request.tokens[start:]
@@ -92,7 +92,7 @@ class EngineDrafts:
 
 
 class Unshown:
-    """What the head was given at a request's tokens, up to place `end`, since it was last taken."""
+    """The head's inputs at a request's tokens, up to place `end`, since they were last taken."""
 
     def __init__(self, start: int) -> None:
         self.end = start
@@ -110,7 +110,7 @@ class Unshown:
 
 
 def _followed(draft: Draft, told: Sequence[int]) -> int:
-    """How far down a draft the text goes."""
+    """The number of draft tokens that the text follows."""
     under, at = children(draft.tokens, draft.parents), ROOT
     for depth, token in enumerate(told):
         if (at, token) not in under:

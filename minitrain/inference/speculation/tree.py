@@ -37,7 +37,7 @@ def ancestors(parents: Sequence[int]) -> Tensor:
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How many tokens after the text's last each node stands: 1 for those that follow it."""
+    """Each node's distance from the text's last token: 1 for those that follow it."""
     found: list[int] = []
     for parent in parents:
         found.append(1 if parent == ROOT else found[parent] + 1)
@@ -89,6 +89,6 @@ def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:
 
 
 def parents_of(paths: Sequence[Branch]) -> tuple[int, ...]:
-    """Of paths that stand after their beginnings, each one's parent."""
+    """Each path's parent; paths stand after their beginnings."""
     place = {path: node for node, path in enumerate(paths)}
     return tuple(place[path[:-1]] if path[:-1] else ROOT for path in paths)

@@ -40,7 +40,8 @@ class Mask:
 
     @classmethod
     def of(cls, x: Tensor, documents: Tensor | None, window: int | None) -> Mask:
-        """Of a text x (B, T, …) that reads itself; takes what `attention_mask` takes."""
+        """The mask of a text x (B, T, …) that attends to itself; takes the arguments of
+        `attention_mask`."""
         return cls(0, window, documents, documents)
 
     def between(self, queries: int, keys: int) -> Mask:
@@ -48,7 +49,7 @@ class Mask:
         return self if self.offset is not None else replace(self, offset=keys - queries)
 
     def part(self, rows: slice, columns: slice) -> Mask:
-        """That of some of the queries and some of the keys."""
+        """The mask of some of the queries and some of the keys."""
         assert self.offset is not None, "use between(queries, keys) first"
         offset = self.offset + rows.start - columns.start
         if self.q_documents is None:

@@ -38,7 +38,8 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None) -
 
 
 class Tiled(torch.autograd.Function):
-    """Of a pair of functions like `tiled_forward` and `tiled_backward` a differentiable one."""
+    """Makes a pair of functions like `tiled_forward` and `tiled_backward` one differentiable
+    function."""
 
     @staticmethod
     def forward(
@@ -152,7 +153,7 @@ def _by_query_head(z: Tensor, heads: int) -> Tensor:
 
 
 def exact_dtype(q: Tensor) -> torch.dtype:
-    """What sums and exponentials are kept in, as a GPU's kernel keeps them in its registers."""
+    """The dtype of sums and exponentials, as a GPU kernel keeps them in registers."""
     return torch.promote_types(q.dtype, torch.float32)
 
 

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 
 class Plan(NamedTuple):
-    """Who goes where. A choice's number is K·token + k."""
+    """The routing plan: the expert of each choice. A choice's number is K·token + k."""
 
     order: Tensor  # (R,) the choice in each row
     slots: Tensor  # (M, K) the row of each choice; 0 where it is dropped

@@ -117,12 +117,12 @@ class _Down(torch.autograd.Function):
 
 
 def _segments(sizes: list[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Of each tensor the views of each expert's rows."""
+    """Views of each expert's rows, for each tensor."""
     return [tensor.split(sizes) for tensor in tensors]
 
 
 def has_kernel(*operands: Tensor) -> bool:
-    """Whether to take torch's grouped matmul: it wants a GPU and rows, and those of whole 16 bytes.
+    """True if torch's grouped matmul applies: a GPU, at least one row, and rows of whole 16 bytes.
 
     It runs on CPUs too, no faster than the loop, and never in float64.
     """

@@ -87,7 +87,8 @@ class MoE(Mixture):
 
 
 def moe_naive(moe: MoE, x: Tensor) -> Tensor:
-    """What a dropless `moe` computes, with every expert for every token: x and y (B, T, D)."""
+    """The result of a dropless `moe`, computed with every expert for every token: x and y (B, T,
+    D)."""
     routing = moe.router(x)
     weights = torch.zeros(*x.shape[:2], moe.count, dtype=routing.weights.dtype, device=x.device)
     weights = weights.scatter(-1, routing.experts, routing.weights)  # (B, T, E)

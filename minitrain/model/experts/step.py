@@ -1,4 +1,4 @@
-"""What a training step does with a model that may have mixtures of experts.
+"""The parts of a training step that concern mixtures of experts.
 
     set_step(model, tokens)     all tokens of the step, over microbatches and ranks
     forward, backward, …        the caller's loss is its share: its summed loss / all targets
@@ -26,7 +26,7 @@ def alone(counts: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a layer routed on this rank. They add up over microbatches, and over ranks."""
+    """Routing statistics of a layer on this rank. They add up over microbatches, and over ranks."""
 
     load: Tensor  # (E,) choices an expert got, dropped ones among them
     dropped: Tensor  # () choices that found their expert full

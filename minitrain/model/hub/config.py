@@ -272,8 +272,8 @@ def plainest_family(config: ModelConfig) -> str:
 
 
 def hub_config(config: ModelConfig, family: str | None, dtype: str) -> dict[str, object]:
-    """What config.json must say for `transformers` to build the same model; InputError where no
-    family is like it. Family None: the plainest that is."""
+    """The config.json from which `transformers` builds the same model; InputError where no family
+    is like it. Family None: the plainest that fits."""
     family = family or plainest_family(config)
     _check_family(config, family)
     rope = {"rope_theta": config.rope_theta, "rope_type": "default"}

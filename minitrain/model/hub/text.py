@@ -76,8 +76,8 @@ def _own_end(folder: Path, files: Mapping[str, bytes]) -> list[int]:
 
 
 def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
-    """From a tokenizer's files, name -> content. The padding and truncation that tokenizer.json may
-    have saved were for the batches that it was trained on: they are switched off."""
+    """Opens a tokenizer's files, name -> content. The padding and truncation that tokenizer.json
+    may have saved were for the batches that it was trained on: they are switched off."""
     if "tokenizer.json" not in files:
         raise InputError(
             "the model has no tokenizer.json, and text cannot become its tokens: save its "

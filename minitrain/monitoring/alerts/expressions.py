@@ -39,7 +39,7 @@ def seconds_of(text: str) -> float:
     try:
         return float(text[:-1]) * UNITS[text[-1:]]
     except (ValueError, KeyError):
-        raise InputError(f"the time {text!r} is none: give one such as 30s, 5m or 1h") from None
+        raise InputError(f"invalid duration {text!r}: use one such as 30s, 5m or 1h") from None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,1 @@
-"""How a weight matrix is written in few bits, and read again."""
+"""Weight matrices in few bits: their formats, encoded and decoded."""

@@ -167,7 +167,7 @@ FEW = 2**16  # numbers, for which the table of cells takes longer than it saves
 
 
 def _place(x: Tensor, middles: Tensor) -> Tensor:
-    """How many of the ascending `middles` are below each x: torch.bucketize in a fifth of its time.
+    """The number of ascending `middles` below each x: torch.bucketize in a fifth of its time.
 
     In a cell of width 1/CELLS lies one middle at most: the cell says how many are below it, and one
     comparison decides. Where two lie in one, or for few numbers, it is bucketize.

@@ -39,6 +39,7 @@ def unpack(held: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _layout(bits: int) -> tuple[list[int], int, torch.dtype]:
-    """Where each code of a unit begins, the unit's bytes, and what holds it meanwhile."""
+    """Positions of the codes in a unit, the unit's bytes, and the integer type that holds it
+    meanwhile."""
     size = 3 if bits == 3 else 1
     return list(range(8 * size - bits, -1, -bits)), size, torch.uint8 if size == 1 else torch.int32

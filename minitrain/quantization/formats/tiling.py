@@ -1,4 +1,4 @@
-"""How a weight (F, D) is cut into tiles (G, g) that share a scale.
+"""Cuts a weight (F, D) into tiles (G, g) that share a scale.
 
     Whole      1 tile             one large number coarsens all
     Rows       F tiles of D       each output has its own; the matmul's result is scaled once
@@ -35,7 +35,7 @@ class Tiling(Protocol):
         """(G, g) -> (F, D)"""
 
     def columns(self, shape: Shape) -> int:
-        """How many columns share their scales: GPTQ goes through a matrix by them."""
+        """The number of columns that share their scales: GPTQ's step through a matrix."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Format(Protocol):
         """weight (F, D), finite, rounded to nearest; InputError where it cannot be."""
 
     def decode(self, tensors: Mapping[str, Tensor], shape: Shape) -> Tensor:
-        """What `quantize` holds -> (F, D) float32."""
+        """Decodes what `quantize` holds -> (F, D) float32."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ NORM = 2.4  # more than 2: a large error counts for more than its square
 
 
 def best_clipped(grid: Grid, tiles: Tensor, importance: Tensor | float = 1.0) -> Params:
-    """Of 80 ranges, the one with the least Σ c·|w - ŵ|^2.4 over each tile (G, g), c the importance;
+    """The range, of 80, with the least Σ c·|w - ŵ|^2.4 over each tile (G, g), c the importance;
     among equals the widest. Few large weights are then worth less than finer levels for others."""
     best, least = grid.fit(tiles), tiles.new_full((len(tiles), 1), torch.inf)
     for share in SHRUNK.tolist():

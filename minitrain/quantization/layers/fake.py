@@ -69,7 +69,7 @@ def prepare(
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """What `prepare` made, as layers that hold few bits: the same function."""
+    """Replaces the layers that `prepare` made by layers in few bits: the same function."""
     modules = model.named_modules()
     prepared = {path: layer for path, layer in modules if isinstance(layer, FakeQuantLinear)}
     if not prepared:

@@ -39,7 +39,7 @@ class QuantLinear(nn.Module):
 
     @property
     def settings(self) -> dict[str, object]:
-        """What a folder says of the layer, beside its tensors."""
+        """The layer's settings as a folder stores them, beside its tensors."""
         return {"format": self.format.name}
 
     def _save_to_state_dict(self, destination, prefix: str, keep_vars: bool) -> None:

@@ -59,7 +59,8 @@ class PackedLinear(nn.Module):
 
     @property
     def unpacks(self) -> bool:
-        """Whether many tokens go another way: without bfloat16's instructions it is the slower."""
+        """True if many tokens take another path: without bfloat16 instructions the packed one is
+        slower."""
         return torch.cpu._is_avx512_bf16_supported()
 
     def forward(self, x: Tensor) -> Tensor:

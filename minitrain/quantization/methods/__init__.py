@@ -1,1 +1,1 @@
-"""What is done to a model before or while its weights are rounded, so that it computes the same."""
+"""Methods applied to a model before or while its weights are rounded, which keep its function."""

@@ -1,4 +1,5 @@
-"""Where a scale can move from activations into weights, and the model stay the same function.
+"""Junctions: places where a scale can move from activations into weights without changing the
+model.
 
     producer -> x (T, D) -> consumers        y = W x = (W·s) (x/s)
 

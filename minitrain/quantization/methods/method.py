@@ -62,7 +62,7 @@ def weight_only(
 
 @dataclass(frozen=True)
 class Method:
-    """Where `calibrated` is False the three get no statistics."""
+    """A quantization method in three parts; where `calibrated` is False they get no statistics."""
 
     prepare: Prepare = leave
     round: Round = nearest

@@ -26,7 +26,7 @@ Prepare = Callable[[nn.Module, Mapping[str, InputStatistics], Mapping[str, Forma
 
 
 def smoothquant(alpha: float = 0.5) -> Prepare:
-    """What smooths a block's inputs of q, k, v and of gate, up, in place."""
+    """Smooths the inputs of a block's q, k, v and of its gate and up, in place."""
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha is {alpha}: it must be from 0 to 1, 0.5 where nothing is known")
 

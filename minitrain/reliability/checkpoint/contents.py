@@ -53,7 +53,7 @@ Layout = Callable[[TrainState, CheckpointRanks], Placed]
 
 @dataclass(frozen=True)
 class Contents:
-    """What one rank writes: boxes of tensors, by the stem of their file's name, and other files.
+    """The files of one rank: boxes of tensors, by the stem of their file's name, and other files.
 
     `still` says of a tensor whether only the optimizer's step changes it: the weights and the
     optimizer's state. Buffers and generators may change in the next forward.
@@ -131,7 +131,7 @@ def _only_moved(state: TrainState) -> dict[str, Tensor]:
 def contents(
     state: TrainState, layout: Layout, ranks: CheckpointRanks, extra: Mapping[str, bytes]
 ) -> Contents:
-    """What this rank writes of the state, as it is now: tensors are the run's own, not copies."""
+    """This rank's part of the state as it is now: tensors are the run's own, not copies."""
     tensors, files = {}, {}
     placed = layout(state, ranks)
     part = f"-{ranks.rank:03d}" if placed.is_shared else ""
@@ -156,7 +156,7 @@ def contents(
 
 
 def extra_states(extra: dict[str, Any]) -> dict[str, Any]:
-    """Of each its state_dict; a dict is its own."""
+    """The state_dict of each extra object; a dict is its own."""
     for name, value in extra.items():
         if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
             raise InputError(
@@ -189,7 +189,7 @@ def _saved_extra(extra: dict[str, Any]) -> bytes:
 
 
 def read_extra(data: bytes) -> dict[str, Any]:
-    """What runs no code when it is read."""
+    """Reads extra objects without running any code."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
@@ -246,7 +246,7 @@ def _json(content: Any, name: str) -> bytes:
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
-    """What a rank has for itself alone."""
+    """The state that each rank has for itself alone."""
     if not hasattr(loader, "state_dict"):
         raise InputError(
             f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "

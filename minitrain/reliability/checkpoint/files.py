@@ -95,7 +95,7 @@ def _write(path: Path, contents: Iterable[memoryview]) -> str:
 
 
 def checksums(folder: Path, names: Sequence[str]) -> Checksums:
-    """Of files as they are on the disk, several at once. OSError where one is gone."""
+    """Checksums of files on the disk, several at once. OSError where one is gone."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(names, pool.map(lambda name: _checksum(folder / name), names)))
 

@@ -155,7 +155,7 @@ def begin(run: Path, step: int) -> None:
 
 
 def _is_of(checkpoint: Path, owner: str | None) -> bool:
-    """Where either does not say which run it is, it is taken for the same."""
+    """True if both are of the same run, or one of them does not say which it is."""
     return None in (owner, other := _manifest(checkpoint).get("run")) or other == owner
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest to go on from, and now and then one to go back to.
+"""Retention of checkpoints: the newest to resume from, and now and then one to go back to.
 
     Keep(last=2, every=100)     steps 100 200 … for ever, and the newest two
 

@@ -95,7 +95,7 @@ def fill(
 
 
 def _extra(folder: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """What the checkpoint has for each name; InputError where the names are others."""
+    """The checkpoint's values for each name; InputError where the names are others."""
     file = folder / EXTRA
     states = read_extra(file.read_bytes()) if file.is_file() else {}
     if states.keys() != extra.keys():
@@ -108,7 +108,7 @@ def _extra(folder: Path, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(stored: Stored, places: list[Place], plain: dict[str, Any]) -> dict[int, dict]:
-    """What the optimizer keeps of each parameter, by its number."""
+    """The optimizer's state of each parameter, by its number."""
     kinds: dict[str, list[str]] = {}
     for key in (*stored.boxes, *plain):
         name, kind = key.removeprefix("state.").rsplit(".", 1)
@@ -123,7 +123,7 @@ def _state(stored: Stored, places: list[Place], plain: dict[str, Any]) -> dict[i
 
 
 def _state_place(stored: Stored, place: Place, key: str) -> Place:
-    """Of state that lies as its parameter does, or that each rank has all of."""
+    """The place of state that lies as its parameter does, or that each rank has in full."""
     shape = stored.shape(key)
     return replace(place, name=key) if shape == place.whole else whole_place(key, shape)
 

@@ -49,7 +49,7 @@ STEPS = 2  # kept: while ranks change to a new one, all still have the one befor
 
 
 class Part(NamedTuple):
-    """What one of `ranks` ranks wrote of a step."""
+    """One rank's part, of `ranks`, of a step's state."""
 
     step: int
     rank: int

@@ -1,4 +1,4 @@
-"""Where a rank's tensor lies in the whole one: as boxes, by which any ranks can read any others'.
+"""Placement of a rank's tensor in the whole one: as boxes, by which any ranks can read any others'.
 
     whole (6, 4)      tp rank 1 of 2         ZeRO rank 1 of 3: elements 8 … 15, flattened
     . . . .           . . . .                . . . .
@@ -33,7 +33,7 @@ class Box:
     find: Callable[[Tensor], Tensor]
 
     def overlap(self, offsets: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...] | None:
-        """What this box and another have in common, in the whole's indices; None: nothing."""
+        """The intersection of this box and another, in the whole's indices; None if it is empty."""
         lows = [max(a, b) for a, b in zip(self.offsets, offsets)]
         highs = [min(a + n, b + m) for a, n, b, m in zip(self.offsets, self.shape, offsets, shape)]
         if any(low >= high for low, high in zip(lows, highs)):
@@ -61,7 +61,8 @@ class Place:
 
     @property
     def owns_first(self) -> bool:
-        """Whether the element at 0, 0, … is written here, and so what there is once a tensor."""
+        """True if this rank writes the element at 0, 0, …, and with it what there is
+        once a tensor."""
         return any(not any(box.offsets) for box in self.owned)
 
 

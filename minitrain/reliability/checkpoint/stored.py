@@ -28,7 +28,8 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def stored_in(folder: Path, kind: str, stack: ExitStack) -> Stored:
-    """What all files of one kind hold: `model.safetensors`, or `model-000…` of several ranks."""
+    """The tensors in all files of one kind: `model.safetensors`, or `model-000…` of
+    several ranks."""
     paths = sorted([*folder.glob(f"{kind}.*"), *folder.glob(f"{kind}-*")])
     files = (
         stack.enter_context(safe_open(str(path), framework="pt"))
@@ -86,7 +87,7 @@ class Stored:
                 others.append(box)
 
     def shape(self, key: str) -> Shape:
-        """Of the whole tensor: as far as its boxes reach."""
+        """The shape of the whole tensor: as far as its boxes reach."""
         ends = ([o + n for o, n in zip(box.offsets, box.shape)] for box in self.boxes[key])
         return tuple(map(max, zip(*ends)))
 
@@ -117,7 +118,7 @@ class Stored:
             )
 
     def copies(self, place: Place, tensor: Tensor) -> list[Copy]:
-        """What fills a rank's tensor; InputError where some of it is nowhere."""
+        """The copies that fill a rank's tensor; InputError where some of it is nowhere."""
         found = []
         for box in place.held:
             target, elements = box.find(tensor), 0

@@ -1,4 +1,5 @@
-"""Which pairs meet: K hashes cut into b bands of r rows, a pair where a whole band agrees.
+"""LSH bands: K hashes cut into b bands of r rows; two documents are a pair where a whole band
+agrees.
 
     P(a pair of Jaccard similarity s meets) = 1 - (1 - s^r)^b        the S-curve
 

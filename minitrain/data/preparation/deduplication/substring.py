@@ -75,7 +75,7 @@ def _kind(symbols: np.ndarray) -> np.dtype:
 
 
 def _places(chosen: np.ndarray) -> Iterator[np.ndarray]:
-    """Where it is true, a part at a time."""
+    """The places where it is true, found a part at a time."""
     lows = range(0, len(chosen), PART)
     return (low + np.flatnonzero(chosen[low : low + PART]) for low in lows)
 

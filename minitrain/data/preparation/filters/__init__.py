@@ -1,4 +1,4 @@
-"""Which documents are worth training on: published rules, a language guess, a small classifier.
+"""Quality filters: published rules, a language guess, a small classifier.
 
     rule         a named test with its source, and what a list of them drops
     gopher       length, symbols, bullets, stop words      repetition   lines, n-grams said twice

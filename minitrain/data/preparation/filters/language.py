@@ -1,4 +1,4 @@
-"""Which language a text is in, by the small words that every sentence of it has.
+"""Guesses a text's language by the small words that every sentence of it has.
 
     share(language) = sum over the text's words of 1 / (languages that have the word) / words
 

@@ -46,14 +46,14 @@ def repeated_n_grams(text: str, most: Mapping[int, float] = REPEATED) -> bool:
 
 
 def commonest_signs(words: Sequence[str], n: int) -> int:
-    """How many signs the commonest n-gram fills, its spaces counted; once is no repetition."""
+    """Characters that the commonest n-gram fills, its spaces counted; once is no repetition."""
     counts = Counter(_n_grams(words, n))
     n_gram, times = max(counts.items(), key=itemgetter(1), default=((), 0))
     return (sum(map(len, n_gram)) + n - 1) * times if times > 1 else 0
 
 
 def repeated_signs(words: Sequence[str], n: int) -> int:
-    """How many signs lie in n-grams that came before, none counted twice."""
+    """Characters in n-grams that came before, none counted twice."""
     n_grams = list(_n_grams(words, n))
     seen: set[tuple[str, ...]] = set()
     signs = start = 0

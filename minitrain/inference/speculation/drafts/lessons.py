@@ -1,4 +1,4 @@
-"""What heads learn from: the target's own text, and the hidden vectors that it wrote it with.
+"""Training data of draft heads: the target's own text, and its hidden vectors.
 
 A head upon a frozen target is trained on nothing but what the target knows already, so its own
 text is the right one, any amount of it, in no other distribution than that of its use. Its targets
@@ -67,7 +67,7 @@ def frequent(tokens: Tensor, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Course:
-    """How long, and how, a head is trained: about a minute for a model of 15M parameters."""
+    """The training settings of a head: about a minute for a model of 15M parameters."""
 
     steps: int = 200
     texts: int = 16  # a step

@@ -1,4 +1,4 @@
-"""Which row of a proposer's cache is whose: the one that was asked for longest ago makes room."""
+"""Assigns rows of a proposer's cache to requests; the least recently used one makes room."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ COURSE = Course(steps=150, texts=8, lr=4e-3)
 
 @dataclass(frozen=True)
 class Teaching:
-    """How much of its own text the target writes for heads, and how long they learn from it."""
+    """The amount of the target's own text that heads learn from, and how long they train."""
 
     texts: int = 192
     length: int = 128
@@ -91,7 +91,7 @@ def _teach(name: str, target: Transformer, begin: Sequence[int], teaching: Teach
 
 
 def _read(file: Path, name: str, target: Transformer) -> Taught | None:
-    """What was kept there; None where nothing was, or nothing that fits this code's heads."""
+    """Reads cached heads; None if there are none, or none that fit this code."""
     try:
         with safe_open(file, "pt") as opened:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118

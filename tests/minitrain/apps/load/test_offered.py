@@ -76,7 +76,7 @@ def test_a_full_queue_and_other_refusals_are_failures_in_the_servers_words(runni
     with slowed(running, 0.1):  # the last one comes while the first is here
         told = offered(Server(running.url, "small"), wanted)
     failed = [one.failed for one in told if one.failed]
-    assert len(failed) == 4 and all(why.startswith("429: 8 requests are here") for why in failed)
+    assert len(failed) == 4 and all(why.startswith("429: server full: 8 of 8") for why in failed)
     (told,) = offered(Server(running.url, "other"), wanted[:1])
     assert told.failed.startswith("404: the model 'other' is not served here")
     (told,) = offered(Server(running.url, "small", timeout=0.001), wanted[:1])
