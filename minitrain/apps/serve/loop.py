@@ -33,7 +33,7 @@ class Unavailable(Exception):
 
 
 class QueueFull(Exception):
-    """As many requests are here as may be."""
+    """The server has as many requests in flight as it may."""
 
 
 class Answers:

@@ -109,7 +109,7 @@ def test_times(text, seconds):
 
 def test_what_nobody_knows_is_refused():
     for wrong in ("5", "m", "5d", ""):
-        with pytest.raises(InputError, match="give one such as 30s"):
+        with pytest.raises(InputError, match="use one such as 30s"):
             seconds_of(wrong)
     with pytest.raises(InputError, match="no metric is called 'lost': known are"):
         latest("lost")
