@@ -58,8 +58,8 @@ def test_colabs_cell_fetches_the_course_once_and_finds_it(tmp_path, given):
     """In a process that has neither the course nor its packages on the path."""
     course = tmp_path / "course-1.0"
     shutil.copytree(course_root() / "labs/kit/notebook", course / "labs/kit/notebook")
+    (course / "minitrain").mkdir()
     (course / "minitrain/here.py").write_text("")
-    (course / "labs").mkdir()
     (course / "pyproject.toml").write_text('dependencies = [\n    "torch>=2.6",\n]\n')
     archive = shutil.make_archive(str(tmp_path / "release"), "zip", tmp_path, "course-1.0")
     address = Path(archive).as_uri() if given == "a release" else str(course)
