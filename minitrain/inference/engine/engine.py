@@ -260,13 +260,24 @@ class Engine:
         check_readable(prompt, parameters.max_new_tokens, self.config)
         if parameters.stop and self.decode is None:
             raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
-        text = None if self.decode is None else TextStream(self.decode, prompt, parameters.stop)
+        text = self._text_after(prompt, parameters.stop)
         times = Times(arrived=self.clock())
         key = self._adapter_key(adapter)
         ends = self.model.end_tokens
         return Request(
             id, tuple(prompt), parameters, times, adapter, key, text=text, model_ends=ends
         )
+
+    def _text_after(self, prompt: list[int], stop: Sequence[str]) -> TextStream | None:
+        if self.decode is None:
+            return None
+        try:
+            return TextStream(self.decode, prompt, stop)
+        except Exception as error:  # of `decode`, which is the caller's
+            raise InputError(
+                f"the prompt could not be decoded ({type(error).__name__}: {error}): give the "
+                "`decode` of the tokenizer that encoded it"
+            ) from error
 
     def _adapter_key(self, name: str | None) -> tuple[str, int] | None:
         """A name may be given to another adapter later, whose keys and values are others."""

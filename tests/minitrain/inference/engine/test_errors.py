@@ -103,9 +103,14 @@ def test_who_cannot_be_decoded_ends_alone():
         return letters(some) if 7 not in some else {}[7]
 
     engine = Engine(MODEL, 60, decode=decode)
-    bad, good = (engine.add(p, SamplingParameters(6)) for p in ([3, 4, 7], PROMPT[:3]))
+    with pytest.raises(InputError, match=r"the prompt could not be decoded \(KeyError: 7\)"):
+        engine.add([3, 4, 7], SamplingParameters(6))
+    bad, good = (engine.add(p, SamplingParameters(6)) for p in ([3, 4, 2], PROMPT[:3]))
+    engine.requests[bad].text.decode = engine.requests[bad].text.window.decode = {}.__getitem__
     found = served(engine)
-    assert "its text could not be decoded (KeyError: 7)" in found[bad][-1].error
+    assert (
+        "its text could not be decoded (TypeError: unhashable type: 'list')" in found[bad][-1].error
+    )
     assert tokens(found[good]) == wanted(3)
 
 
