@@ -143,6 +143,17 @@ def test_a_table_does_not_decay_whoever_holds_it(table):
         assert [group["weight_decay"] for group in parameter_groups(model, 0.1)] == [0.0]
 
 
+def test_float16_gradients_longer_than_float16_can_say():
+    """A norm summed in float16 was infinite from 65,504 on, and the factor 0: the step was lost."""
+    long, short = weight(10_000, dtype=torch.float16), weight(10)
+    long.grad = torch.full((10_000,), 1000.0, dtype=torch.float16)
+    short.grad = torch.ones(10)
+    norm = clip_by_global_norm([long, short], 100.0)
+    assert norm.item() == pytest.approx(1e5, rel=1e-5)
+    torch.testing.assert_close(long.grad, torch.ones_like(long.grad), rtol=2e-3, atol=0)
+    torch.testing.assert_close(short.grad, torch.full((10,), 1e-3))
+
+
 def test_clipping_without_gradients_and_of_one_tensor():
     assert clip_by_global_norm([], 1.0) == 0 == clip_by_global_norm([weight(2)], 1.0)
     parameter = weight(2, 2)
