@@ -22,6 +22,14 @@ KINDS = [NaiveAdamW, AdamW, SGD, Lion, Adafactor, Adam8bit]
 NAN, INF = float("nan"), float("inf")
 
 
+def stepped(kind, *shape):
+    parameter = weight(*shape)
+    parameter.grad = torch.ones(shape)
+    optimizer = kind([parameter])
+    optimizer.step()
+    return optimizer
+
+
 def weight(*shape, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     return nn.Parameter(torch.randn(*shape, generator=generator).to(dtype))
@@ -77,6 +85,29 @@ def test_state_of_another_rule_is_refused(name):
             kind([weight(2)]).load_state_dict(theirs.state_dict())
         with pytest.raises(InputError, match=f"has no {name}=True"):
             kind([{"params": [weight(2)], name: True}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_state_is_loaded_by_the_rule_that_saved_it(kind, other):
+    """State of another rule was kept and never read, or ended in a KeyError at the next step."""
+    saved = stepped(other, 64, 100).state_dict()
+    optimizer = stepped(kind, 64, 100)
+    before = copy.deepcopy(optimizer.state_dict())
+    if kind is other or {kind, other} == {AdamW, NaiveAdamW}:
+        optimizer.load_state_dict(saved)
+    else:
+        with pytest.raises(InputError, match="saved optimizer has no |saved state (has|lacks) "):
+            optimizer.load_state_dict(saved)
+        assert str(optimizer.state_dict()) == str(before)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_weights_in_another_order(kind):
+    """Means of one weight were loaded for another, and a step mixed the two up."""
+    with pytest.raises(InputError, match=r"needs \("):
+        stepped(kind, 100, 64).load_state_dict(stepped(kind, 200, 64).state_dict())
 
 
 def test_older_state_of_torch_is_read():
