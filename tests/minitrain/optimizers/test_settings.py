@@ -97,7 +97,7 @@ def test_state_is_loaded_by_the_rule_that_saved_it(kind, other):
     if kind is other or {kind, other} == {AdamW, NaiveAdamW}:
         optimizer.load_state_dict(saved)
     else:
-        with pytest.raises(InputError, match="saved optimizer has no |saved state (has|lacks) "):
+        with pytest.raises(InputError, match=r"saved optimizer has no |saved state (has|lacks) "):
             optimizer.load_state_dict(saved)
         assert str(optimizer.state_dict()) == str(before)
     optimizer.step()
