@@ -177,5 +177,5 @@ def test_a_second_moment_that_overflowed_is_named():
     moment = x.T @ x
     for bad in (torch.nan, torch.inf):
         moment[3, 5] = bad
-        with pytest.raises(InputError, match="NaN or infinite numbers: .* overflows"):
+        with pytest.raises(InputError, match=r"NaN or infinite numbers: .* overflows"):
             gptq(weight, moment, named("int4-g32"))
