@@ -118,7 +118,8 @@ def _patterns(model: nn.Module, config: dict) -> dict:
 
 
 def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) -> nn.Module:
-    """Adapts a bare model as the folder's files say, and returns it; frozen unless `trainable`.
+    """Adapts a bare model as the folder's files say, and returns it; unless `trainable` frozen, and
+    in evaluation mode, without dropout.
 
     The files do not say how it was trained: PiSSA comes as LoRA, a prefix without its MLP, LoRA+
     with one rate.
@@ -134,6 +135,11 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
             f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
             f"the model it was trained on ({raw.get('base_model_name_or_path') or 'not named'})"
         )
+    if missing := _without_tensors(raw, layers, paths, model):
+        raise InputError(
+            f"{folder} has no tensors for {missing[0]}, and {CONFIG} names "
+            f"{missing[0].rsplit('.', 1)[-1]} in target_modules: save or copy the adapter again"
+        )
     whole = tuple(paths[name] for name in whole)
     method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG), whole)
     adapt(model, method)
@@ -142,7 +148,7 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
     except InputError:
         unload(model)
         raise
-    return model if trainable else model.requires_grad_(False)
+    return model if trainable else model.requires_grad_(False).eval()
 
 
 def read_adapter(folder: str | Path, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
@@ -273,6 +279,19 @@ def _layers_in(stored: dict[str, Tensor], paths: dict[str, str]) -> tuple[list[s
         elif path is not None:
             found[path] = None
     return list(found), unknown
+
+
+def _without_tensors(
+    raw: dict, layers: list[str], paths: dict[str, str], model: nn.Module
+) -> list[str]:
+    """PEFT's paths of linear layers that `target_modules` names, and that a file says nothing of.
+    A pattern, or a choice among layers, is left to the tensors' names."""
+    named, chosen = raw.get("target_modules"), ("layers_to_transform", "exclude_modules")
+    if not isinstance(named, list) or any(raw.get(name) is not None for name in chosen):
+        return []
+    ends = tuple(f".{name}" for name in named)
+    targets = (path for path in paths if path.endswith(ends) and paths[path] not in layers)
+    return [path for path in targets if isinstance(model.get_submodule(paths[path]), nn.Linear)]
 
 
 def _peft_targets(model: nn.Module, paths: list[str]) -> list[str]:

@@ -83,10 +83,22 @@ class OneByOne(torch.optim.Optimizer):
         """torch's, which casts every state to its weight's dtype: each gets its own back."""
         for group in state_dict["param_groups"]:
             self._check({**group, "params": ()})
+            if missing := sorted(self.defaults.keys() - group.keys()):
+                raise InputError(
+                    f"the saved optimizer has no {missing[0]}, so it is no {type(self).__name__}: "
+                    "load it into one of the kind that saved it"
+                )
+        before = self.state, self.param_groups
         super().load_state_dict(state_dict)
-        weights = [weight for group in self.param_groups for weight in group["params"]]
+        weights = [(weight, group) for group in self.param_groups for weight in group["params"]]
+        try:
+            for index, saved in state_dict["state"].items():
+                self._check_state(*weights[index], saved)
+        except InputError:
+            self.state, self.param_groups = before
+            raise
         for index, saved in state_dict["state"].items():
-            own = self.state[weights[index]]
+            own = self.state[weights[index][0]]
             for name, value in saved.items():
                 if value is None:  # SGD's before its first momentum
                     del own[name]
@@ -94,6 +106,24 @@ class OneByOne(torch.optim.Optimizer):
                     own[name] = value.to(own[name].device, copy=True)
                 else:  # older steps of torch's
                     own[name] = torch.tensor(float(value))
+
+    def _check_state(self, weight: Tensor, group: dict, saved: dict) -> None:
+        """InputError where it is another rule's state, or of a weight of another shape."""
+        name, wanted = type(self).__name__, self.start(weight, group)
+        other = sorted(n for n in wanted.keys() ^ saved.keys() if saved.get(n, "") is not None)
+        if saved and other:
+            has = "has" if other[0] in saved else "lacks"
+            raise InputError(
+                f"the saved state {has} {other[0]}, unlike that of {name}: load it into an "
+                "optimizer of the kind that saved it"
+            )
+        for part, value in saved.items():
+            if isinstance(value, Tensor) and value.shape != wanted[part].shape:
+                raise InputError(
+                    f"the saved {part} is {tuple(value.shape)}, and {name} needs "
+                    f"{tuple(wanted[part].shape)} for a weight {tuple(weight.shape)}: give the "
+                    "parameters in the order in which they were when it was saved"
+                )
 
 
 class NaiveAdamW(OneByOne):

@@ -43,13 +43,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
     """Scales all gradients by one factor, so that as one vector they are at most `limit` long.
 
-    Returns the length before. One factor for all keeps the direction of the step.
+    Returns the length before. One factor for all keeps the direction of the step. Squares are
+    summed in float32 at least: in float16 a length ends at 65,504.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
-    norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
+    lengths = (
+        torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32))
+        for g in gradients
+    )
+    norms = torch.stack(list(lengths))
     norm = torch.linalg.vector_norm(norms)
     torch._foreach_mul_(gradients, clip_factor(norm, limit))
     return norm

@@ -137,5 +137,10 @@ def _check(weight: Tensor, moment: Tensor, block: int, damping: float) -> None:
             f"the second moment is {tuple(moment.shape)} and the weight {tuple(weight.shape)}: it "
             f"must be ({width}, {width}), of this layer's own inputs"
         )
+    if not moment.isfinite().all():
+        raise InputError(
+            f"the second moment of {width} inputs has NaN or infinite numbers: a text that is read "
+            "in calibration overflows; compute in bfloat16 or float32"
+        )
     if block < 1 or not damping >= 0:
         raise InputError(f"block={block}, damping={damping}: try block=128 and damping=0.01")

@@ -294,3 +294,29 @@ def test_a_file_without_r_and_alpha_has_pefts_defaults(tmp_path):
     path.write_text(json.dumps({n: v for n, v in raw.items() if n not in ("r", "lora_alpha")}))
     want = logits_of(theirs.eval(), batch(0))
     torch.testing.assert_close(load_adapter(ours, folder)(batch(0)), want, **CLOSE)
+
+
+def test_an_adapter_that_is_loaded_to_be_used_drops_nothing(tmp_path):
+    """Dropout stayed on after loading, and each forward gave other logits; a trainable one keeps
+    the mode that the model had."""
+    ours, _ = same_model(tmp_path)
+    save_adapter(shake(adapt(ours, "lora", dropout=0.5)), tmp_path / "ours")
+    loaded = load_adapter(bare(tmp_path).train(), tmp_path / "ours")
+    assert torch.equal(loaded(batch(0)), loaded(batch(0)))
+    assert load_adapter(bare(tmp_path).train(), tmp_path / "ours", trainable=True).training
+
+
+def test_a_target_without_tensors_is_named(tmp_path):
+    """A file that had lost a layer's tensors was loaded as the adapter of all other layers."""
+    ours, _ = same_model(tmp_path)
+    save_adapter(shake(adapt(ours, "lora", targets=("q", "v"))), tmp_path)
+    kept = {n: t for n, t in load_file(tmp_path / WEIGHTS).items() if "1.self_attn.q" not in n}
+    save_file(kept, tmp_path / WEIGHTS)
+    model = bare(tmp_path)
+    with pytest.raises(InputError, match=r"no tensors for .*layers\.1\.self_attn\.q_proj"):
+        load_adapter(model, tmp_path)
+    assert adaptation_of(model) is None
+    config = json.loads((tmp_path / CONFIG_FILE).read_text())
+    chosen = {"exclude_modules": ["model.layers.1.self_attn.q_proj"]}
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(config | chosen))
+    load_adapter(model, tmp_path)

@@ -22,6 +22,14 @@ KINDS = [NaiveAdamW, AdamW, SGD, Lion, Adafactor, Adam8bit]
 NAN, INF = float("nan"), float("inf")
 
 
+def stepped(kind, *shape):
+    parameter = weight(*shape)
+    parameter.grad = torch.ones(shape)
+    optimizer = kind([parameter])
+    optimizer.step()
+    return optimizer
+
+
 def weight(*shape, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     return nn.Parameter(torch.randn(*shape, generator=generator).to(dtype))
@@ -77,6 +85,29 @@ def test_state_of_another_rule_is_refused(name):
             kind([weight(2)]).load_state_dict(theirs.state_dict())
         with pytest.raises(InputError, match=f"has no {name}=True"):
             kind([{"params": [weight(2)], name: True}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_state_is_loaded_by_the_rule_that_saved_it(kind, other):
+    """State of another rule was kept and never read, or ended in a KeyError at the next step."""
+    saved = stepped(other, 64, 100).state_dict()
+    optimizer = stepped(kind, 64, 100)
+    before = copy.deepcopy(optimizer.state_dict())
+    if kind is other or {kind, other} == {AdamW, NaiveAdamW}:
+        optimizer.load_state_dict(saved)
+    else:
+        with pytest.raises(InputError, match=r"saved optimizer has no |saved state (has|lacks) "):
+            optimizer.load_state_dict(saved)
+        assert str(optimizer.state_dict()) == str(before)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_of_weights_in_another_order(kind):
+    """Means of one weight were loaded for another, and a step mixed the two up."""
+    with pytest.raises(InputError, match=r"needs \("):
+        stepped(kind, 100, 64).load_state_dict(stepped(kind, 200, 64).state_dict())
 
 
 def test_older_state_of_torch_is_read():
@@ -141,6 +172,17 @@ def test_a_rate_that_is_a_tensor(kind):
 def test_a_table_does_not_decay_whoever_holds_it(table):
     for model in (table, nn.Sequential(table)):
         assert [group["weight_decay"] for group in parameter_groups(model, 0.1)] == [0.0]
+
+
+def test_float16_gradients_longer_than_float16_can_say():
+    """A norm summed in float16 was infinite from 65,504 on, and the factor 0: the step was lost."""
+    long, short = weight(10_000, dtype=torch.float16), weight(10)
+    long.grad = torch.full((10_000,), 1000.0, dtype=torch.float16)
+    short.grad = torch.ones(10)
+    norm = clip_by_global_norm([long, short], 100.0)
+    assert norm.item() == pytest.approx(1e5, rel=1e-5)
+    torch.testing.assert_close(long.grad, torch.ones_like(long.grad), rtol=2e-3, atol=0)
+    torch.testing.assert_close(short.grad, torch.full((10,), 1e-3))
 
 
 def test_clipping_without_gradients_and_of_one_tensor():

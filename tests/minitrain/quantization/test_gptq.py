@@ -169,3 +169,13 @@ def test_what_cannot_be_is_refused(name, moment, answer):
         gptq(weight_and_inputs()[0], moment, named(name))
     with pytest.raises(InputError, match="try block=128"):
         gptq(weight_and_inputs()[0], torch.eye(96), named("int4"), block=0)
+
+
+def test_a_second_moment_that_overflowed_is_named():
+    """Inputs that overflow in calibration were reported as too few tokens, a wrong remedy."""
+    weight, x = weight_and_inputs()
+    moment = x.T @ x
+    for bad in (torch.nan, torch.inf):
+        moment[3, 5] = bad
+        with pytest.raises(InputError, match=r"NaN or infinite numbers: .* overflows"):
+            gptq(weight, moment, named("int4-g32"))

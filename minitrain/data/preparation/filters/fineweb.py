@@ -41,7 +41,7 @@ def line_for_each_few_words(text: str, most: float = 0.3) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
+    return [line for line in text.splitlines() if line.strip()]
 
 
 FINEWEB = tuple(

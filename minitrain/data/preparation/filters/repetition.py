@@ -22,11 +22,11 @@ REPEATED = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 
 
 def repeated_lines(text: str, most: float = 0.3, most_signs: float = 0.2) -> bool:
-    return _repeat(re.split("\n+", text.strip()), text, most, most_signs)
+    return _repeat(_parts(text, 1), text, most, most_signs)
 
 
 def repeated_paragraphs(text: str, most: float = 0.3, most_signs: float = 0.2) -> bool:
-    return _repeat(re.split("\n{2,}", text.strip()), text, most, most_signs)
+    return _repeat(_parts(text, 2), text, most, most_signs)
 
 
 def one_n_gram_again_and_again(text: str, most: Mapping[int, float] = COMMONEST) -> bool:
@@ -70,6 +70,12 @@ def repeated_signs(words: Sequence[str], n: int) -> int:
 
 def _n_grams(words: Sequence[str], n: int) -> Iterator[tuple[str, ...]]:
     return zip(*(words[start:] for start in range(n)))
+
+
+def _parts(text: str, ends: int) -> list[str]:
+    """What lies between so many line ends or more, of any system; a line of spaces is blank."""
+    lines = map(str.rstrip, text.strip().splitlines())
+    return re.split(f"\n{{{ends},}}", "\n".join(lines))
 
 
 def _repeat(parts: Sequence[str], text: str, most: float, most_signs: float) -> bool:

@@ -126,3 +126,15 @@ def test_the_reason_is_the_first_rule_that_fails_and_shares_are_of_each_alone():
     assert [first_failed(rules, text) for text in texts] == reasons
     assert shares_dropped(rules, texts) == {"too_few_words": 0.5, "curly_bracket": 0.5}
     assert shares_dropped(rules, []) == {"too_few_words": 0.0, "curly_bracket": 0.0}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", " \n"])
+def test_blank_lines_of_any_system_are_no_repetition(end):
+    """Blank lines that still held a carriage return or a space counted as lines said before, so
+    that every text from Windows with paragraphs was dropped."""
+    paragraphs = "\n\n".join(f"sentence number {i} about thing {7 * i}" for i in range(12))
+    assert not repeated_lines(paragraphs.replace("\n", end))
+    assert not repeated_paragraphs(paragraphs.replace("\n", end))
+    twice = "\n\n".join(("the same words", "the same words", "some others"))
+    assert repeated_lines(twice.replace("\n", end))
+    assert repeated_paragraphs(twice.replace("\n", end))
