@@ -54,9 +54,10 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Many texts at once, on all cores."""
         check_list("texts", texts)
+        texts = list(texts)  # read twice
         if any(NOT_UTF8.search(text) for text in texts):
             return [self.encode(text) for text in texts]
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts)]
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """Any bytes at all: those that are not UTF-8 become their own byte tokens."""

@@ -67,20 +67,30 @@ def counted_flops(function: Callable[[], Any]) -> int:
     torch's counter knows no formula for the CPU's fused attention and takes it for 0; on a GPU it
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
     matmuls forward and four backward, wherever it runs, so that counts compare across devices.
+    Attention and encoder layers that a kernel fuses in evaluation are run as their matmuls.
     """
+    import torch
     from torch.utils.flop_counter import FlopCounterMode  # the closed forms above need no torch
 
-    with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
-        function()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
+            function()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
     return counter.get_total_flops()
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
-    """One formula for each fused attention that this version of torch has, and grouped matmul's."""
+    """Formulas for each fused attention that this version of torch has, and for integer and
+    grouped matmuls."""
     import torch
 
     formulas: dict[Any, Callable[..., int]] = {
-        getattr(torch.ops.aten, "_grouped_mm", None): _grouped_matmul
+        getattr(torch.ops.aten, "_grouped_mm", None): _grouped_matmul,
+        torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
+        torch.ops.aten._int_mm: lambda a, b, *_, **__: 2 * a[0] * a[1] * b[1],
     }
     for kernel in ("flash", "efficient", "cudnn", "fused"):
         for ending in ("", "_for_cpu", "_overrideable"):
@@ -94,6 +104,11 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 def _grouped_matmul(left, right, *args, out_shape=None, **options) -> int:
     """(R, D) x (E, D, F) or, where rows are summed over, (D, R) x (R, F): 2·R·D·F both."""
     return 2 * left[0] * left[1] * right[-1]
+
+
+def _recurrent_layer(inputs, of_input, of_state, *args, out_shape=None, **options) -> int:
+    """(T, B, D) x (D, 4 H) and, step by step, (B, H) x (H, 4 H): an LSTM's on a CPU, forward."""
+    return 2 * inputs[0] * inputs[1] * of_input[0] * (of_input[1] + of_state[1])
 
 
 def _forward_attention(query, key, value, *args, out_shape=None, **options) -> int:

@@ -7,6 +7,7 @@ Hutter, 1711.05101 (weight decay). Lab: e01.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 
-TABLES = (nn.Embedding, nn.EmbeddingBag)
+UNDECAYED = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)  # in any dimensions
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
@@ -22,17 +23,22 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
     Decay pulls a weight to 0. That regularises a matrix; it would switch a norm's gain off, and it
     shrinks the embedding of every token that a batch does not hold. A head that is tied to the
-    embedding table is the same tensor, and follows the table. Tables are known by their names, so
-    that a model may be wrapped, and its parameters be pieces of those that its modules have.
+    embedding table is the same tensor, and follows the table. Tables and norms are known by their
+    names, so that a model may be wrapped, and its parameters be pieces of its modules'.
     """
+    if not 0 <= weight_decay < math.inf:
+        raise InputError(f"weight_decay is {weight_decay}: give 0 or more, such as 0.1")
     names = {
-        f"{name}.weight".lstrip(".") for name, m in model.named_modules() if isinstance(m, TABLES)
+        f"{name}.{own}".lstrip(".")
+        for name, module in model.named_modules()
+        if isinstance(module, UNDECAYED)
+        for own in ("weight", "bias")
     }
     named = model.named_parameters(remove_duplicate=False)
-    tables = {id(p) for name, p in named if name in names}
+    spared = {id(p) for name, p in named if name in names}
     trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors come once
-    decayed = [p for p in trained if p.ndim >= 2 and id(p) not in tables]
-    kept = [p for p in trained if p.ndim < 2 or id(p) in tables]
+    decayed = [p for p in trained if p.ndim >= 2 and id(p) not in spared]
+    kept = [p for p in trained if p.ndim < 2 or id(p) in spared]
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": kept, "weight_decay": 0.0},

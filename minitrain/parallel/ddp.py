@@ -172,12 +172,21 @@ class DDP(nn.Module):
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         if torch.is_grad_enabled() and self.synchronize:
+            self._check_known()
             self._reset()  # also after a backward that raised
             self.unfinished = True
             if self.broadcast_buffers:
                 for buffer in self.module.buffers():
                     self.group.broadcast(buffer)
         return self.module(*inputs, **named_inputs)
+
+    def _check_known(self) -> None:
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and parameter not in self.bucket_of:
+                raise InputError(
+                    f"{name} was replaced, added or unfrozen after wrapping, and its gradient "
+                    "would not be averaged: change the model first, then wrap it in DDP"
+                )
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

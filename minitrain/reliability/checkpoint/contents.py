@@ -15,8 +15,10 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from minitrain.reliability.checkpoint.placement import Place, Placed, whole_plac
 from minitrain.training.state import TrainState
 
 EXTRA = "extra.pt"
+OWN_FILES = ("progress.json", "optimizer.json", "manifest.json", EXTRA)
 Named = Callable[[nn.Module], dict[str, Tensor]]  # a model's tensors, or views of them, by name
 
 
@@ -132,6 +135,7 @@ def contents(
     state: TrainState, layout: Layout, ranks: CheckpointRanks, extra: Mapping[str, bytes]
 ) -> Contents:
     """This rank's part of the state as it is now: tensors are the run's own, not copies."""
+    check_files(extra)
     tensors, files = {}, {}
     placed = layout(state, ranks)
     part = f"-{ranks.rank:03d}" if placed.is_shared else ""
@@ -153,6 +157,17 @@ def contents(
     own = f"rank-{ranks.rank:03d}"
     tensors[own], files[f"{own}.json"] = _own(state.loader, own)
     return Contents(state.step, state.run, tensors, files, frozenset(still))
+
+
+def check_files(extra: Mapping[str, bytes]) -> None:
+    """Refuses names of the checkpoint's own files and ones outside its folder, on every rank."""
+    for name, data in extra.items():
+        own = name in OWN_FILES or re.fullmatch(r"(rank-|optimizer).*\.json|.*\.safetensors", name)
+        if not name or own or Path(name).name != name or not isinstance(data, bytes):
+            raise InputError(
+                f"files has {name!r}, of {type(data).__name__}: give bytes under a plain file "
+                f"name that no file of the checkpoint has ({', '.join(OWN_FILES)}, *.safetensors)"
+            )
 
 
 def extra_states(extra: dict[str, Any]) -> dict[str, Any]:

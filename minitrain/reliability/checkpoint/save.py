@@ -67,6 +67,8 @@ def prepare(
 ) -> Exception | None:
     """The folder to write into, which all ranks then see; or what rank 0 could not do. No other
     saver writes there until `stack` closes."""
+    if not isinstance(state.step, int) or state.step < 0:
+        raise InputError(f"TrainState.step is {state.step!r}: give a whole number from 0 up")
     error = None
     if ranks.rank == 0:
         try:

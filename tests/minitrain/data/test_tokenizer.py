@@ -117,3 +117,7 @@ def test_one_text_is_not_taken_for_a_list_of_its_characters():
     for ids in ([1.5], "12", [None]):
         with pytest.raises(TypeError):
             tokenizer.decode(ids)
+
+
+def test_a_batch_of_texts_that_can_be_read_once():
+    assert TOKENIZER.encode_batch(iter(["a", "bc"])) == TOKENIZER.encode_batch(["a", "bc"])

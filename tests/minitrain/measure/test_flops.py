@@ -130,3 +130,23 @@ def test_utilisation_by_hand():
 def test_unknown_recomputation_is_refused():
     with pytest.raises(InputError, match="none, selective or full"):
         hardware_flops(preset("1M"), 1, 8, "some")
+
+
+def test_matmuls_of_integers_are_counted():
+    whole = torch.ones(32, 32, dtype=torch.int8)
+    assert counted_flops(lambda: torch._int_mm(whole, whole)) == 2 * 32**3
+
+
+@torch.no_grad()
+def test_layers_that_a_kernel_fuses_cost_their_matmuls():
+    """Such kernels run in evaluation, where there is no gradient."""
+    x, attention = torch.randn(2, 6, 8), 2 * 2 * 2 * 2 * 6 * 6 * 4
+    projections = 2 * 12 * 8 * 24 + 2 * 12 * 8 * 8
+    mha = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    assert counted_flops(lambda: mha(x, x, x, need_weights=False)) == projections + attention
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    mlp = 2 * 2 * 12 * 8 * 16
+    assert counted_flops(lambda: layer(x)) == projections + attention + mlp
+    lstm = torch.nn.LSTM(8, 5, batch_first=True)
+    assert counted_flops(lambda: lstm(x)) == 2 * 12 * (8 * 20 + 5 * 20)
+    assert torch.backends.mha.get_fastpath_enabled()

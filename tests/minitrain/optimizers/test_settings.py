@@ -212,3 +212,15 @@ def test_a_scaler_takes_its_own_state_alone():
     with pytest.raises(InputError, match="scale > 0"):
         scaler.load_state_dict({**scaler.state_dict(), "scale": INF})
     assert scaler == LossScaler() and scaler.unscale([])
+
+
+def test_norms_over_several_dimensions_do_not_decay():
+    model = nn.Sequential(nn.LayerNorm([3, 4]), nn.RMSNorm([3, 4]), nn.Linear(4, 4, bias=False))
+    decayed, kept = parameter_groups(model, 0.1)
+    assert decayed["params"] == [model[2].weight] and len(kept["params"]) == 3
+
+
+@pytest.mark.parametrize("decay", [-0.1, NAN, INF])
+def test_a_decay_that_groups_cannot_have(decay):
+    with pytest.raises(InputError, match="give 0 or more"):
+        parameter_groups(nn.Linear(2, 2), decay)

@@ -345,3 +345,23 @@ def test_wrong_versions_are_told_apart(wrong):
     with pytest.raises(AssertionError):
         for got in launch(wrong, ranks=2, timeout=30):
             assert_same(got, one_process())
+
+
+def _change_after_wrapping(group, change):
+    model = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3))
+    ddp = DDP(model, group)
+    change(model)
+    ddp(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[0].requires_grad_(True),
+        lambda model: setattr(model[1], "bias", nn.Parameter(torch.ones(3))),
+        lambda model: model.append(nn.Linear(3, 3)),
+    ],
+)
+def test_what_came_after_wrapping_is_not_left_out_of_the_average(change):
+    with pytest.raises(InputError, match="replaced, added or unfrozen after wrapping"):
+        launch(_change_after_wrapping, change, ranks=2, quiet=True)

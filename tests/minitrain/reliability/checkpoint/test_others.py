@@ -339,3 +339,20 @@ def test_a_modules_extra_state_is_not_dropped(tmp_path):
     state.model.counted = Counted(2, 2)
     with pytest.raises(InputError, match=r"counted\._extra_state is a dict and no tensor"):
         save_checkpoint(tmp_path, state)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "progress.json", "manifest.json", "../x", ""]
+)
+def test_files_of_ones_own_neither_replace_the_checkpoints_nor_leave_it(tmp_path, name):
+    with pytest.raises(InputError, match="give bytes under a plain file name"):
+        save_checkpoint(tmp_path / "run", trained(toy_state(), 2), files={name: b"mine"})
+    assert not (tmp_path / "run" / "x").exists() and steps_there(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("step", [-1, 2.5])
+def test_a_step_that_no_folder_can_be_named_by(tmp_path, step):
+    state = toy_state()
+    state.step = step
+    with pytest.raises(InputError, match="give a whole number from 0 up"):
+        save_checkpoint(tmp_path, state)
