@@ -17,6 +17,7 @@ from minitrain.lab.grading.grade import grade_submission
 from minitrain.lab.grading.results import CheckResult
 from minitrain.lab.grading.running import run_checks
 from minitrain.lab.grading.submission import Submission
+from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.sandbox import Sandbox
 
@@ -46,6 +47,9 @@ HELD_WITHOUT_BUBBLEWRAP = [
     "os_exit",
     "deadlock",
 ]
+
+# Bubblewrap alone answers these in words of its own; without it they lose their points all the same.
+ANSWERED_BY_BUBBLEWRAP = ("rotate_opens_its_parents_files", "rotate_reads_its_parents_memory")
 
 
 def attacked(item: type[Exercise], submission: Submission, sandbox: Sandbox) -> list[CheckResult]:
@@ -102,7 +106,8 @@ def test_points_of_a_lab_need_its_technique(specimen, lab_sandbox):
     attempt = attempt_of(item, specimen.submission(), ours, lab_sandbox(lab))
     results = run_checks(item, {"submission": attempt})
     said = "\n".join(result.message for result in results)
-    assert not specimen.missing(said), f"not said: {specimen.missing(said)}, but: {said}"
+    if specimen.name not in ANSWERED_BY_BUBBLEWRAP or bubblewrap.find():
+        assert not specimen.missing(said), f"not said: {specimen.missing(said)}, but: {said}"
     assert sum(r.points for r in results) <= sum(r.max_points for r in results) / 3, results
 
 
