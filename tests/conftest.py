@@ -61,6 +61,8 @@ def part_of(nodeid: str) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     words = "what the checks draw for the submissions in the banks (a seed)"
     parser.addoption("--draws", type=int, default=0, help=words)
+    words = "which submissions of the banks `make test` grades (a seed)"
+    parser.addoption("--sample", type=int, default=0, help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:

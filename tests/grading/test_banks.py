@@ -1,9 +1,9 @@
 """Every wrong submission fails with its own words; every right one gets full marks.
 
-`make test` grades two wrong ones of each exercise and a right one, `make test-full` all others. The
-inputs that the checks draw are the same in every run, so that a red one is the fault of a change.
-After work on checks try other inputs, for all submissions:
-`pytest tests/grading/test_banks.py -m "full or not full" --draws 7`.
+`make test` grades two wrong ones of each exercise and a right one, `make test-full` all others;
+`--sample 7` takes another two and one. The inputs that the checks draw are the same in every run,
+so that a red one is the fault of a change. After work on checks try other inputs, for all
+submissions: `pytest tests/grading/test_banks.py -m "full or not full" --draws 7`.
 """
 
 from __future__ import annotations
@@ -29,34 +29,42 @@ def named(specimen: Specimen) -> str:
     return f"{specimen.number}-{specimen.name}"
 
 
-def sample(specimens: Iterable[Specimen], few: int) -> list[Any]:
-    """So many of each exercise in `make test`, the others in `make test-full`."""
-    seen: Counter[tuple[str, str]] = Counter()
-    params = []
+def sample(specimens: Iterable[Specimen], few: int, seed: int) -> list[Any]:
+    """`few` of each exercise are for `make test`, the others for `make test-full`."""
+    exercises: dict[tuple[str, str], list[Specimen]] = {}
     for specimen in specimens:
-        seen[specimen.number, specimen.exercise] += 1
-        is_more = seen[specimen.number, specimen.exercise] > few
-        params.append(pytest.param(specimen, marks=[pytest.mark.full] if is_more else []))
+        exercises.setdefault((specimen.number, specimen.exercise), []).append(specimen)
+    params = []
+    for found in exercises.values():
+        begin = seed * few % len(found)
+        taken = {id(found[(begin + i) % len(found)]) for i in range(few)}
+        params += [
+            pytest.param(each, marks=[] if id(each) in taken else [pytest.mark.full])
+            for each in found
+        ]
     return params
 
 
-@pytest.mark.parametrize("specimen", sample(WRONG, 2), ids=named)
-def test_a_wrong_one_fails_with_its_own_words(specimen: Specimen, graded: Grade):
-    assert specimen.exercise and specimen.says, (
-        f"{named(specimen)} needs a head: see tests/grading/bank.py"
-    )
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    seed = metafunc.config.getoption("--sample")
+    for name, specimens, few in (("wrong", WRONG, 2), ("right", RIGHT, 1)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, sample(specimens, few, seed), ids=named)
+
+
+def test_a_wrong_one_fails_with_its_own_words(wrong: Specimen, graded: Grade):
+    assert wrong.exercise and wrong.says, f"{named(wrong)} needs a head: see tests/grading/bank.py"
     said = ""
-    for result in graded(specimen, specimen.exercise):  # until all its words are said
+    for result in graded(wrong, wrong.exercise):  # until all its words are said
         assert result.status in ("passed", "failed"), result
         said += result.message + "\n"
-        if said.strip() and not specimen.missing(said):
+        if said.strip() and not wrong.missing(said):
             return
-    pytest.fail(f"not said: {specimen.missing(said)}; said: {said or 'nothing'}")
+    pytest.fail(f"not said: {wrong.missing(said)}; said: {said or 'nothing'}")
 
 
-@pytest.mark.parametrize("specimen", sample(RIGHT, 1), ids=named)
-def test_a_right_one_gets_full_marks(specimen: Specimen, graded: Grade):
-    results = list(graded(specimen, specimen.exercise))
+def test_a_right_one_gets_full_marks(right: Specimen, graded: Grade):
+    results = list(graded(right, right.exercise))
     assert all(result.status == "passed" for result in results), results
 
 
