@@ -8,7 +8,6 @@ submissions: `pytest tests/grading/test_banks.py -m "full or not full" --draws 7
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
