@@ -36,7 +36,7 @@ def lab(
     ip: Annotated[str, Option(HOST, "0.0.0.0 to reach it from other machines")] = "localhost",
 ) -> None:
     """Open JupyterLab on a lab, or on the map of the course."""
-    from minitrain.lab.notebook.server import server_command
+    from minitrain.lab.notebook.server import environment, server_command
 
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
     tools = Path(sys.executable).parent
@@ -49,6 +49,7 @@ def lab(
     print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.")
     print(f"`minitrain` works in its terminals; in a shell of your own it is {tools}/minitrain.")
     sys.stdout.flush()
+    os.environ.update(environment())
     become(server_command(course_root(), page, port, browser, options))
 
 

@@ -33,6 +33,7 @@ from minitrain.lab.drawing.tables import plain, rows_of
 from minitrain.lab.grading.checks import Graded
 from minitrain.lab.grading.course import load_lab, reference
 from minitrain.lab.grading.grade import grade_item, warm
+from minitrain.lab.notebook import slips
 from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.progress import LabProgress, Progress
 from minitrain.lab.notebook.written import not_yet
@@ -75,6 +76,7 @@ class Lab:
         if self.tier not in COLUMNS:
             raise unknown_name("tier", self.tier, COLUMNS)
         self._progress = Progress(name, progress_folder)
+        slips.install(name)
         prepare(*RANKS_USE)  # the first launch of ranks then takes no longer than the others
         if self.progress == LabProgress(name):
             print(self)

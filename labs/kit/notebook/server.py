@@ -46,6 +46,12 @@ def server_command(
     return command + ([] if browser else ["--no-browser"]) + list(options)
 
 
+def environment() -> dict[str, str]:
+    """The variables that the server's kernels inherit: a file of the course runs before any cell."""
+    startup = str(SETTINGS / "kernel_startup.py")
+    return {"PYTHONSTARTUP": startup, **os.environ}  # one of the user's own wins
+
+
 def is_root() -> bool:
     """In a container one often is; Jupyter then wants to be told that it is meant."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

@@ -1,0 +1,80 @@
+"""A name that no cell has defined yet, which is mostly a cell not run: a card in place of a traceback.
+
+Installed by `Lab`, and by the kernels of `make lab` before any cell runs, so that it also helps
+after a restart, when there is no `lab`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from minitrain.paths import course_root
+
+RUN_ABOVE = "After a restart: Run > Run All Above Selected Cell."
+
+
+def install(lab: str | None = None) -> None:
+    """Explains NameErrors of cells from now on; of a plain Python or a test, nothing changes.
+
+    lab: its notebook is searched where Jupyter does not say which notebook this kernel runs.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return
+
+    def explain(
+        shell: Any, kind: type, error: NameError, trace: TracebackType, tb_offset: int | None = None
+    ) -> None:
+        from minitrain.lab.drawing.cards import waiting_card
+        from minitrain.lab.drawing.display import publish
+
+        name = getattr(error, "name", None)
+        heading = name and _in_a_cell(shell, trace) and defined_under(name, _notebook(lab))
+        if not heading:
+            shell.showtraceback((kind, error, trace), tb_offset=1)
+            return
+        where = f"The cell that defines `{name}` has not run yet: it stands under “{heading}”."
+        publish(waiting_card("Run an earlier cell first", f"{where} {RUN_ABOVE}"))
+        shell._showtraceback(kind, error, [f"NameError: {error}: run the cell under “{heading}”"])
+
+    shell.set_custom_exc((NameError,), explain)
+
+
+def defined_under(name: str, notebook: Path | None) -> str:
+    """The heading above the first cell that defines or imports `name`; empty where none does."""
+    import nbformat
+
+    if notebook is None or not notebook.is_file():
+        return ""
+    word = re.escape(name)
+    defines = re.compile(
+        rf"^(?:def|class) {word}\b|^(?:\w+, )*{word}(?:, \w+)* = |^(?:from \S+ )?import .*\b{word}\b",
+        re.MULTILINE,
+    )
+    heading = "the title"
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            heading = ([heading] + re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE))[-1]
+        elif cell.cell_type == "code" and defines.search(cell.source):
+            return heading
+    return ""
+
+
+def _in_a_cell(shell: Any, trace: TracebackType) -> bool:
+    """Did a line of the cell itself ask for the name, and not one of a library?"""
+    while trace.tb_next:
+        trace = trace.tb_next
+    return trace.tb_frame.f_globals is shell.user_global_ns
+
+
+def _notebook(lab: str | None) -> Path | None:
+    """What Jupyter says that this kernel runs, else the lab's own file in the course."""
+    session = Path(os.environ.get("JPY_SESSION_NAME", ""))
+    if session.suffix == ".ipynb":
+        return session
+    return course_root() / "labs" / f"{lab}.ipynb" if lab else None
