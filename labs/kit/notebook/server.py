@@ -47,7 +47,7 @@ def server_command(
 
 
 def environment() -> dict[str, str]:
-    """The variables that the server's kernels inherit: a file of the course runs before any cell."""
+    """Variables for the server's kernels: a file of the course runs before their first cell."""
     startup = str(SETTINGS / "kernel_startup.py")
     return {"PYTHONSTARTUP": startup, **os.environ}  # one of the user's own wins
 

@@ -1,4 +1,4 @@
-"""A name that no cell has defined yet, which is mostly a cell not run: a card in place of a traceback.
+"""A NameError in a cell is mostly an earlier cell not run: a card in place of a traceback.
 
 Installed by `Lab`, and by the kernels of `make lab` before any cell runs, so that it also helps
 after a restart, when there is no `lab`.
@@ -52,14 +52,13 @@ def defined_under(name: str, notebook: Path | None) -> str:
     if notebook is None or not notebook.is_file():
         return ""
     word = re.escape(name)
-    defines = re.compile(
-        rf"^(?:def|class) {word}\b|^(?:\w+, )*{word}(?:, \w+)* = |^(?:from \S+ )?import .*\b{word}\b",
-        re.MULTILINE,
-    )
+    written, assigned = rf"(?:def|class) {word}\b", rf"(?:\w+, )*{word}(?:, \w+)* = "
+    imported = rf"(?:from \S+ )?import .*\b{word}\b"
+    defines = re.compile(rf"^(?:{written}|{assigned}|{imported})", re.MULTILINE)
     heading = "the title"
     for cell in nbformat.read(notebook, as_version=4).cells:
         if cell.cell_type == "markdown":
-            heading = ([heading] + re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE))[-1]
+            *_, heading = heading, *re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE)
         elif cell.cell_type == "code" and defines.search(cell.source):
             return heading
     return ""
