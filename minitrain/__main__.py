@@ -1,5 +1,5 @@
 """`python -m minitrain COMMAND`: lab, train, watch, alerts, finetune, merge, export, quantize,
-generate, serve, load, grade, build, bench, data, plan, doctor, assets."""
+generate, serve, load, grade, build, bench, data, plan, doctor, assets, update."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from minitrain.apps.quantize import quantize
 from minitrain.apps.serve.command import serve
 from minitrain.apps.train.command import train
 from minitrain.apps.train.options import TrainOptions
+from minitrain.apps.update import update
 from minitrain.apps.watch.command import watch
 from minitrain.errors import InputError
 from minitrain.words import printable
@@ -48,7 +49,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, watch, alerts, merge, export, quantize, generate, serve),
-    *(load, grade, build, bench, doctor, assets),
+    *(load, grade, build, bench, doctor, assets, update),
 )
 for command in COMMANDS:
     app.command()(typed(command))

@@ -1,0 +1,147 @@
+"""The newest course under a learner's work: fetched with git, with each of their cells kept.
+
+    mine     the notebook as the learner has it      base   as it was handed out
+    theirs   as the new course has it                merged = theirs, with what mine added to base
+
+A cell of an exercise is found again by its id, or by the function or class that it defines, since
+an id changes with the cell's first text. Where both changed a cell, the learner's stands and the
+new one is put above it, so that a run from top to bottom uses the learner's.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from minitrain.errors import InputError
+
+DEFINES = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A notebook with the learner's cells in it: how many were kept, and which both had changed."""
+
+    notebook: NotebookNode
+    kept: int
+    both: list[str]  # the first line of each
+
+
+@dataclass(frozen=True)
+class Update:
+    """What changed, by the notebook's path; copies of the learner's files lie in `copies`."""
+
+    before: str
+    after: str
+    merged: dict[Path, Merged]
+    copies: Path | None
+
+
+def update(root: Path) -> Update:
+    """Brings the checkout at `root` to its upstream's newest commit.
+
+    InputError where git says no (no upstream, no network, changes outside the notebooks that the
+    update would write over); then every file is as it was.
+    """
+    before = _git(root, "rev-parse", "--short", "HEAD").strip()
+    changed = _git(root, "diff", "--name-only", "HEAD", "--", "labs/*.ipynb").splitlines()
+    there = [name for name in changed if (root / name).is_file()]
+    base = {root / name: _git(root, "show", f"HEAD:{name}") for name in there}
+    with _kept_aside(root, list(base)) as copies:
+        if base:
+            _git(root, "checkout", "HEAD", "--", *map(str, base))
+        _git(root, "pull", "--ff-only", "--quiet")
+        merged = {}
+        for path, text in base.items():
+            mine = nbformat.read(copies / path.name, as_version=4)
+            if not path.is_file():  # the new course has no such notebook: the learner's stays
+                shutil.copy2(copies / path.name, path)
+                continue
+            theirs = nbformat.read(path, as_version=4)
+            merged[path] = merge(nbformat.reads(text, as_version=4), theirs, mine)
+            nbformat.write(merged[path].notebook, path)
+    after = _git(root, "rev-parse", "--short", "HEAD").strip()
+    return Update(before, after, merged, copies if base else None)
+
+
+def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merged:
+    """`theirs` with each cell that the learner changed or added, and outputs of untouched cells."""
+    handed_out = {cell.id: cell for cell in base.cells}
+    cells = deepcopy(theirs.cells)
+    kept, both, previous = 0, [], -1
+    for cell in mine.cells:
+        old = handed_out.get(cell.id)
+        place = _place(cells, cell, old)
+        is_same = old is not None and old.source == cell.source
+        if is_same and place is None:  # the new course has dropped it
+            continue
+        if is_same:
+            if cells[place].source == cell.source:
+                cells[place] = deepcopy(cell)
+        elif not cell.source.strip() and old is None:  # an empty cell at the end
+            continue
+        elif place is None:
+            place = previous + 1
+            cells.insert(place, deepcopy(cell))
+            kept += 1
+        else:
+            new, kept = cells[place], kept + 1
+            cells[place] = NotebookNode({**deepcopy(cell), "id": new.id, "metadata": new.metadata})
+            if new.source not in (old.source if old else "", cell.source):
+                both.append(cell.source.strip().partition("\n")[0])
+                cells.insert(place, _shown(new))
+                place += 1
+        previous = place
+    return Merged(NotebookNode({**deepcopy(theirs), "cells": cells}), kept, both)
+
+
+def _place(cells: list[NotebookNode], cell: NotebookNode, old: NotebookNode | None) -> int | None:
+    """Where the new notebook has this cell, by its id, else by what its first text defined."""
+    names = set(DEFINES.findall(old.source)) if old and old.cell_type == "code" else set()
+    by_id = (i for i, other in enumerate(cells) if other.id == cell.id)
+    by_name = (i for i, other in enumerate(cells) if names & set(DEFINES.findall(other.source)))
+    return next(by_id, next(by_name, None))
+
+
+def _shown(new: NotebookNode) -> NotebookNode:
+    """The new text of a cell, above the learner's own; ungraded."""
+    cell = deepcopy(new)
+    cell.id, cell.metadata = f"{new.id}-new", NotebookNode()
+    return cell
+
+
+@contextmanager
+def _kept_aside(root: Path, paths: list[Path]) -> Iterator[Path]:
+    """A folder with copies of these files, which go back to their places if anything fails."""
+    copies = root / "labs" / ".before_update" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")
+    if paths:
+        copies.mkdir(parents=True)
+    for path in paths:
+        shutil.copy2(path, copies / path.name)
+    try:
+        yield copies
+    except BaseException:
+        for path in paths:
+            shutil.copy2(copies / path.name, path)
+        raise
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise InputError("git is not installed: install it, or fetch the course anew") from None
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines()
+        raise InputError(f"git {arguments[0]} failed ({' '.join(said[:4])}): nothing was changed")
+    return ran.stdout
