@@ -1,4 +1,4 @@
-"""The README's scripts: a Llama of transformers under each stage, and under FSDP2, to the last bit."""
+"""labs/LIBRARY.md: a Llama of transformers in each stage and under FSDP2, to the last bit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 
 from minitrain.ranks.launch import launch
 
-README = Path(__file__).parents[4] / "README.md"
+LIBRARY = Path(__file__).parents[4] / "labs" / "LIBRARY.md"
 
 
 def scripts() -> list[str]:
     """Ours, and FSDP2's."""
-    section = README.read_text().split("## Use it on a model of your own")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", LIBRARY.read_text(), flags=re.DOTALL)
 
 
 def run(group, ours: str, fsdp2: str) -> dict:
