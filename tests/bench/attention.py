@@ -73,7 +73,7 @@ def _weighed(kernels: dict[str, Kernel], length: int, device: str) -> Comparison
 
 
 def peak_bytes(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> int:
-    """At the peak of forward and backward, beside what they are given."""
+    """Peak bytes of forward and backward, beside those of the inputs."""
     with MemoryLedger(nn.ParameterList((q, k, v))) as ledger:
         d_out.mul_(1)  # so that the ledger has seen it
         given = ledger.now_bytes

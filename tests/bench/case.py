@@ -89,7 +89,7 @@ def on_ranks(function: Callable[..., Costs], *args: object, ranks: int = 2) -> C
 
 
 def once(costs: dict[str, int]) -> Comparison:
-    """Of bytes, which are alike in every repeat, so that one is enough."""
+    """Measures bytes once: they are alike in every repeat."""
     return Comparison({name: Timing((cost,)) for name, cost in costs.items()})
 
 

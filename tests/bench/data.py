@@ -130,7 +130,7 @@ def our_batches(folder: Path) -> Reader:
 
 
 class MappedRows(Dataset):
-    """As nanoGPT reads: inputs and targets, one token apart, whatever document they are of."""
+    """Reads rows like nanoGPT: inputs and targets, one token apart, across documents."""
 
     def __init__(self, folder: Path) -> None:
         self.tokens = np.load(folder / "tokens-00000.npy", mmap_mode="r")
@@ -173,7 +173,7 @@ def _packing(count: int, repeats: int) -> Comparison:
 
 
 def naive_rows(sizes: Sequence[int]) -> int:
-    """How many rows `pack` fills, each place found by a look at all; nothing is laid out."""
+    """Counts the rows of a `pack` that looks at all of them for each place; nothing is laid out."""
     rooms: list[int] = []
     for size in sorted((size + 1 for size in sizes), reverse=True):
         fitting = [(room, row) for row, room in enumerate(rooms) if room >= size]

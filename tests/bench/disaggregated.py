@@ -92,7 +92,7 @@ def latency_of(served: Served) -> Latency:
 
 
 def in_time(served: Served, target: Target) -> float:
-    """Of the whole run's seconds, for each request that met its target; inf where none did."""
+    """Seconds of the run for each request that met its target; inf where none did."""
     one = summary(served.told, target)
     return one.seconds / one.met if one.met else float("inf")
 

@@ -65,7 +65,7 @@ class Elsewhere:
 
     @cached_property
     def folder(self) -> Path:
-        """Of this peer's own: the model's, and for what is too large for a line."""
+        """A folder of this peer's own: for the model, and for what is too large for a line."""
         self._temporary = tempfile.TemporaryDirectory(prefix=f"minitrain-{self.name}-")
         return Path(self._temporary.name)
 

@@ -1,4 +1,4 @@
-"""What the engine is to reach on the workload of the inference bench; the goal stands as the peer.
+"""Goals of the engine on the workload of the inference bench; each stands as its row's peer.
 
     throughput   4 times that of static batches of 8
     KV memory    at most 4% of what is held is for no token: by blocks of 16, and of 4
@@ -88,5 +88,5 @@ def held_for_nothing(model: Transformer, work: Workload, size: int) -> Compariso
 
 
 def place_bytes(config: ModelConfig, itemsize: int = 4) -> int:
-    """Of one token's keys and values in all layers."""
+    """Bytes of one token's keys and values in all layers."""
     return 2 * config.layers * config.kv_heads * config.head_size * itemsize

@@ -161,7 +161,7 @@ def perplexity(model: Transformer, rows: Tensor) -> float:
 
 
 def own_text(model: Transformer, rows: int, length: int) -> Tensor:
-    """What the model tells when it is asked nothing, (rows, length)."""
+    """Tokens that the model generates from nothing, (rows, length)."""
     engine = Engine(model, rows * -(-length // BLOCK), BLOCK, max_running=rows)
     draws = [SamplingParameters(length - 1, temperature=1.0, seed=row) for row in range(rows)]
     answers = engine.generate([[BEGIN]] * rows, draws)

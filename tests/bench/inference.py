@@ -98,7 +98,7 @@ def cases(
 
 
 def parts(model: Transformer, mixed: Workload, version: str, repeats: int) -> list[Case]:
-    """What the engine's parts save, each by itself; `version` of transformers."""
+    """Seconds saved by each part of the engine; `version` of transformers."""
     config = model.config
     attended = partial(paged_measured, config, 32, 128, 5 * repeats)
     paused = lru_cache(partial(beside_long_prompts, model, repeats))  # its goal asks for it too
@@ -179,7 +179,7 @@ def unused_bytes(model: Transformer, work: Workload) -> Comparison:
 
 
 def passes(model: Transformer, work: Workload) -> Comparison:
-    """How often all weights are read, whoever reads them."""
+    """The number of times that all weights are read, whoever reads them."""
     engine = Engine(model, work.blocks, BLOCK)
     engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
     theirs = sum(max(n for _, n in batch) for batch, _ in batches(work))

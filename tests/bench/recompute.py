@@ -151,7 +151,7 @@ def _peak(step: Step) -> int:
 
 
 def _sent(work: Work) -> Comparison:
-    """What each hands to its hooks and copies: theirs every saved tensor, weights among them."""
+    """Tensors that each hands to its hooks and copies: theirs every saved one, weights among them."""
     ours, theirs = Offload(0), save_on_cpu()
     sizes, pack = [], theirs.pack_hook
 

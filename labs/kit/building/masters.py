@@ -1,4 +1,4 @@
-"""From a master (`solutions/eXX.py`, py:percent) to the executed solution and the learner's lab.
+"""Builds the executed solution and the learner's lab of a master (`solutions/eXX.py`, py:percent).
 
     solutions/eXX.py ── read ──> notebook ── execute ──> solutions/eXX.ipynb   with outputs
                                     └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
@@ -136,7 +136,7 @@ def as_solution(notebook: NotebookNode) -> NotebookNode:
 
 
 def drift(target: Target) -> Iterator[str]:
-    """What differs between a master and its two notebooks; outputs are not compared."""
+    """Differences between a master and its two notebooks; outputs are not compared."""
     master = read_master(target)
     for path, wanted in (
         (target.lab, for_learners(master)),

@@ -1,4 +1,4 @@
-"""What every lab keeps to, whoever writes it: sizes of cells, hints, words in all, closed tables.
+"""Rules that every lab keeps to: sizes of cells, hints, words in all, closed tables.
 
 The numbers are those of a reader's patience: an hour of work, a paragraph or two a cell.
 """

@@ -39,7 +39,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Update:
-    """What changed, by the notebook's path; copies of the learner's files lie in `copies`."""
+    """The changes of an update, by notebook; copies of the learner's files lie in `copies`."""
 
     before: str
     after: str
@@ -106,7 +106,7 @@ def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merge
 
 
 def _place(cells: list[NotebookNode], cell: NotebookNode, old: NotebookNode | None) -> int | None:
-    """Where the new notebook has this cell, by its id, else by what its first text defined."""
+    """This cell's place in the new notebook, by its id, else by what its first text defined."""
     names = set(DEFINES.findall(old.source)) if old and old.cell_type == "code" else set()
     by_id = (i for i, other in enumerate(cells) if other.id == cell.id)
     by_name = (i for i, other in enumerate(cells) if names & set(DEFINES.findall(other.source)))

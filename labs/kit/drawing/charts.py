@@ -81,7 +81,7 @@ def draw_groups(
 
 
 def _decimals(values: Sequence[float]) -> int:
-    """As many as give the largest three digits; none where all are integers."""
+    """Decimals that show the largest number in three digits; none where all are integers."""
     largest = max(map(abs, values), default=0)
     if not largest or all(v == int(v) for v in values):
         return 0

@@ -35,7 +35,7 @@ def as_text(color: Color) -> Color:
 
 
 def contrast(one: Color, other: Color) -> float:
-    """From 1 (the same) to 21 (black on white), as WCAG 2.2 defines it."""
+    """The contrast of two colours, 1 (the same) to 21 (black on white), as WCAG 2.2 defines it."""
     low, high = sorted((_luminance(one), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

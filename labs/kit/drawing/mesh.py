@@ -171,7 +171,7 @@ def draw_rank(
 
 
 def draw_ring(ax: Axes, places: Sequence[Point], line: Sequence[int], per_node: int) -> None:
-    """From each rank of the group to its next; a message between nodes is dashed and orange."""
+    """Arrows from each rank of the group to its next; one between nodes is dashed and orange."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 

@@ -59,7 +59,7 @@ def write(ax: Axes, x: float, y: float, words: str, size: float = 9, **style: An
 
 
 def arrow(ax: Axes, start: Point, end: Point, color: Color = INK, bend: float = 0.0) -> None:
-    """From one point to another; `bend` is how far it swings out, as a share of its length."""
+    """An arrow between two points; `bend` is how far it swings out, as a share of its length."""
     style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6, "shrinkA": 1, "shrinkB": 1}
     if bend:
         style["connectionstyle"] = f"arc3,rad={bend}"

@@ -60,7 +60,7 @@ WAYS = ("in place", "beside")
 
 
 def written(number: float) -> float:
-    """As a format of two decimal digits keeps it."""
+    """The number as a format of two decimal digits keeps it."""
     return float(f"{number:.1e}")
 
 

@@ -1,1 +1,1 @@
-"""What a notebook sees: the lab, its progress, the machine it runs on, JupyterLab's settings."""
+"""The notebook's side: the lab, its progress, the machine it runs on, JupyterLab's settings."""

@@ -89,7 +89,7 @@ class Lab:
 
     @property
     def progress(self) -> LabProgress:
-        """What is on disk now."""
+        """The learner's progress as it is on disk now."""
         return self._progress.load()
 
     @property
@@ -109,7 +109,7 @@ class Lab:
 
     @property
     def device_name(self) -> str:
-        """Where the numbers were measured, for the titles of figures."""
+        """The device that the numbers were measured on, for the titles of figures."""
         return self.machine.name
 
     def size(self, name: str) -> Any:

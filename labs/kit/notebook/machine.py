@@ -1,4 +1,4 @@
-"""What this machine is, in the words of a lab's first line: `torch 2.13 · CPU · 2 cores`."""
+"""This machine in the words of a lab's first line: `torch 2.13 · CPU · 2 cores`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """What a figure's title calls it: '2 CPU cores', or the GPUs."""
+        """The machine's name in a figure's title: '2 CPU cores', or the GPUs."""
         return self.processor if self.gpus else f"{self.cores} CPU core{'s' * (self.cores != 1)}"
 
     def __repr__(self) -> str:

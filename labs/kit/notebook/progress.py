@@ -22,7 +22,7 @@ from minitrain.paths import course_root, state_dir, write_atomically
 
 @dataclass
 class LabProgress:
-    """What is known of one lab: points by name, and the learner's guesses, tables and answers."""
+    """Progress in one lab: points by name, and the learner's guesses, tables and answers."""
 
     lab: str
     points: dict[str, list[float]] = field(default_factory=dict)  # name -> [best, of]
@@ -49,7 +49,7 @@ class Progress:
         self.path = (folder or progress_dir()) / f"{lab}.json"
 
     def load(self) -> LabProgress:
-        """What is on disk; of a broken file, its last good version; else a fresh start."""
+        """The progress on disk; of a broken file, its last good version; else a fresh start."""
         found = _read(self.lab, self.path) or _read(self.lab, self._backup)
         return found or LabProgress(self.lab)
 

@@ -72,7 +72,7 @@ def _in_a_cell(shell: Any, trace: TracebackType) -> bool:
 
 
 def _notebook(lab: str | None) -> Path | None:
-    """What Jupyter says that this kernel runs, else the lab's own file in the course."""
+    """The notebook that Jupyter says this kernel runs, else the lab's own file in the course."""
     session = Path(os.environ.get("JPY_SESSION_NAME", ""))
     if session.suffix == ".ipynb":
         return session

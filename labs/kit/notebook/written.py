@@ -1,4 +1,4 @@
-"""What the learner has written of an exercise so far, before anything is run to grade it."""
+"""The state of an exercise's code before anything is run to grade it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _is_unfilled(function: FunctionType) -> bool:
 
 
 def _syntax_error(name: str) -> str:
-    """What is wrong with the cell that was to define `name`, if it was the last one that tried."""
+    """The syntax error of the cell that was to define `name`, if it was the last one that tried."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     ran = shell.user_ns.get("In", []) if shell else []
     heading = re.compile(rf"^(?:def|class) {re.escape(name)}\b", re.MULTILINE)

@@ -40,7 +40,7 @@ HANGS = 3  # runs of a file that may wait as long as an honest one under load
 
 @dataclass
 class Spent:
-    """What the exercises of one file have taken so far, so that none holds up a class."""
+    """Seconds that the exercises of one file have taken so far, so that none holds up a class."""
 
     seconds: float = 0.0
     hangs: int = 0
@@ -60,7 +60,7 @@ class Attempt:
         self.has_hung = False
 
     def run(self, probe: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """What `probe(f, *args)` returned."""
+        """The value that `probe(f, *args)` returned."""
         return self._send(probe, args, timeout).results[0]
 
     def launch(
@@ -71,7 +71,7 @@ class Attempt:
         fabric: str | Fabric | None = None,
         timeout: float | None = None,
     ) -> Results:
-        """What `probe(group, f, *args)` returned on each rank, with `.traces`, as of `launch`."""
+        """The values that `probe(group, f, *args)` returned, by rank, with `.traces`, as of `launch`."""
         assert ranks > 0, "a launch has ranks"
         reply = self._send(probe, args, timeout, ranks, fabric)
         try:
@@ -133,7 +133,7 @@ class Attempt:
         return min(usual, left)
 
     def _late(self, seconds: float) -> str:
-        """Of a run that had less time than it should, so that nothing is known of it."""
+        """The failure of a run that had less time than it should, so that nothing is known of it."""
         return (
             f"not finished in the {seconds:.1f} s that the checks before it left of the exercise's "
             f"{self.sandbox.limits.exercise_seconds:g} s: a slow solution, or a busy machine; then "

@@ -60,7 +60,7 @@ def checks_of(graded: type[Graded]) -> list[Check]:
 
 
 class Graded:
-    """What a learner gets points for: `name` is what they wrote, the docstring its title."""
+    """An item that earns points: `name` is the learner's object, the docstring its title."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[str] = ""
@@ -81,7 +81,7 @@ class Exercise(Graded):
 
 
 class Recorded(Graded):
-    """What the learner's own run recorded: it counts once all that it `rests_on` is earned."""
+    """A table that the learner's run recorded: it counts once all that it `rests_on` is earned."""
 
     rests_on: ClassVar[Sequence[str]] = ()  # names of exercises and experiments before it
 
@@ -104,7 +104,7 @@ class Question(Recorded):
 
 @dataclass(frozen=True)
 class Reveal:
-    """What stands beside a guess, out of the notebook's sight: `REVEALS = {"rounds": Reveal(…)}`.
+    """The numbers beside a guess, out of the notebook's sight: `REVEALS = {"rounds": Reveal(…)}`.
 
     source: whether the number is measured, computed or emulated. formula: what theory says, of
     what `lab.reveal(name, number, ranks=8)` is given by name.

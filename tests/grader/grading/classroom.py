@@ -183,7 +183,7 @@ def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
 
 
 def _mark(entry: Entry, root: Path | None) -> str:
-    """What the row depends on: the submission, the checks of its lab, and whether it is isolated;
+    """A digest of all that the row depends on: the submission, its lab's checks, and isolation;
     "" if the file is unreadable."""
     if entry.refused:
         return ""
@@ -200,7 +200,7 @@ def _mark(entry: Entry, root: Path | None) -> str:
 
 
 def probes_of(root: Path | None) -> Iterator[Path]:
-    """What runs beside the submission for a lab's checks: a file a lab, and what they share."""
+    """The code that runs beside the submission in a lab's checks: a file a lab, and shared ones."""
     return (checks_folder(root) / "probes").glob("*.py")
 
 

@@ -1,4 +1,4 @@
-"""Which columns of the labs' experiments a clock fills, so that no two runs agree in all digits.
+"""The columns of the labs' experiments that a clock fills: no two runs agree in all their digits.
 
 All others (bytes, messages, losses of a seeded run, the emulated seconds of a planned step) are the
 same for everybody who did the work, and say nothing of where a table comes from.

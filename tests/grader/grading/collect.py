@@ -42,7 +42,7 @@ def lab_names(root: Path | None = None) -> list[str]:
 
 
 def find_lab(submission: Submission, root: Path | None = None) -> str:
-    """By the file's name, else by what the notebook says; InputError where neither tells."""
+    """The lab of a file, by its name, else by its contents; InputError where neither tells."""
     named = _lab_in_name(submission.path.stem, root)
     if named:
         return named

@@ -1,4 +1,4 @@
-"""Which labs there are, what each one grades, and the course's own objects for its exercises.
+"""The labs of the course, the items each one grades, and the references of its exercises.
 
 The checks of a lab are `tests/labs/test_<lab>.py`, loaded by path; they say of each exercise where
 its reference is, which a sandbox that hides that file gets as a pickle.

@@ -1,4 +1,4 @@
-"""What is different between two values, in words: with what is expected, or without.
+"""The difference between two values, in words: with the expected one shown, or without.
 
     difference(got, want)    "got 3, expected 4"; None where nothing is
     miss(got, want)          "got 3: too small, by about 1.3 x", of an answer that is to be found
@@ -24,7 +24,7 @@ SHOWN = 8  # elements of a tensor that a message shows in full
 
 
 def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
-    """What is different, in words; None where nothing is."""
+    """The difference, in words; None where there is none."""
     if got is None and want is not None:
         return f"got None, expected {show(want)}: is a `return` missing?"
     if isinstance(want, Tensor):
@@ -40,7 +40,7 @@ def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
 
 
 def miss(got: Any, want: Any, tol: float | None = None) -> str:
-    """What is different, in words that do not say what is expected."""
+    """The difference, in words that do not show the expected value."""
     got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     if isinstance(want, bool):
         return f"got {show(got)}" + (

@@ -1,4 +1,4 @@
-"""What an instructor should ask about a recorded table: whose numbers it has, and whether a clock
+"""Questions for an instructor about a recorded table: whose numbers it has, and whether a clock
 gave them.
 
     doubts_of(tables, "e00_…", solutions)    copied from the solutions, or as no clock reads
@@ -117,7 +117,7 @@ def _are_multiples(numbers: Sequence[float]) -> bool:
 
 
 def _on_a_line(table: Table, other: str, column: str) -> bool:
-    """At four places or more, the slopes between neighbours are one slope."""
+    """True of four points or more whose neighbours are all joined by one slope."""
     rows = [row for row in table if _is_number(row.get(other)) and _is_number(row.get(column))]
     points = sorted({(float(row[other]), float(row[column])) for row in rows})
     if len({x for x, _ in points}) < max(4, len(points)):

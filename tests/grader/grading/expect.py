@@ -1,4 +1,4 @@
-"""What a check says when something is not as it must be: what was given, expected, and why.
+"""Assertions of the checks; each failure says what was given, what was expected, and why.
 
     expect.equal(got, want, hints=[(wrong, "words")])   equal up to the rounding of the dtype
     expect.close(got, want, tol=0.05)                    within a relative tolerance
@@ -52,7 +52,7 @@ def equal(
 def close(
     got: Any, want: Any, tol: float = 0.01, hints: Hints = (), what: str = "the result"
 ) -> None:
-    """As `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
+    """Like `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
     within = f" (within {100 * tol:.3g}%)" if tol >= ROUNDED else ""
     _compare(got, want, tol, hints, what + within)
 
@@ -69,7 +69,7 @@ def left_alone(
     own: bool = True,
     what: str = "",
 ) -> None:
-    """Of calls in a row (probes/in_turn.py): none changed an argument, none an earlier result.
+    """Checks calls in a row (probes/in_turn.py): none changed an argument, none an earlier result.
 
     names: of the arguments; own: a result shares no memory with them.
     """
@@ -124,7 +124,7 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
 
 @contextmanager
 def though(right: str) -> Iterator[None]:
-    """What fails in here is told after what has been found right before: "…, but rank 0 sent"."""
+    """Begins a failure in here with what has been found right before: "…, but rank 0 sent"."""
     try:
         yield
     except SubmissionFailed:

@@ -51,7 +51,7 @@ def is_python(source: str) -> bool:
 
 
 def transformed(source: str) -> str:
-    """By IPython's own transformers, each on every line once: its `transform_cell` begins anew
+    """The lines after IPython's own transformers, each run once: its `transform_cell` begins anew
     after each magic, and would take minutes for a cell of hundreds."""
     from IPython.core import inputtransformer2 as ipython  # which costs half a second
 

@@ -1,4 +1,4 @@
-"""What goes into the sandbox as a pickle: a notebook's function, and the probe that calls it.
+"""The pickles that go into the sandbox: a notebook's function, and the probe that calls it.
 
 Both are sent by value, with the code that they use beside them: neither `tests/` nor a notebook's
 kernel is seen in there. File names are made the learner's own, or, for a check's code, nobody's.

@@ -1,4 +1,4 @@
-"""What a notebook recorded, tables and answers, and their grading.
+"""Tables and answers that a notebook recorded, and their grading.
 
     tables_of(submission)                    all tables, by name
     payload_of(item, submission)             the table or the answer of an experiment or a question

@@ -1,4 +1,4 @@
-"""What a rank sent in each call, as the relay saw it: no rank can unsay it (sandbox/relay.py).
+"""Messages of each rank in each call, as the relay saw them: no rank can unsay one (sandbox/relay.py).
 
 A probe runs beside the submission, which may edit the rank's trace and the rows that the probe will
 return. So a probe only sets marks, and its lab's checks read what stands between them:
@@ -22,7 +22,7 @@ from minitrain.measure.traffic import Label
 def runs(
     notes: Sequence[Note], begin: Label, count: int, beside: Collection[Label] = ()
 ) -> list[list[Note]]:
-    """What was noted from each mark `begin` to ("over", begin); CheckFailed unless these come by
+    """Notes from each mark `begin` to ("over", begin); CheckFailed unless these come by
     turns, `count` times: a run that ended early would hide what follows.
 
     beside: all other runs of the probe. After the first of any, nothing is sent outside of them.
@@ -69,7 +69,7 @@ def waits(run: Sequence[Note]) -> list[bool]:
 
 
 def labels(run: Sequence[Note]) -> list[Label]:
-    """Of the marks inside the run."""
+    """The labels of the marks inside the run."""
     return [note.label for note in run if note.label is not None]
 
 

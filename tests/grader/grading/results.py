@@ -1,4 +1,4 @@
-"""What grading came to: of one check, of a lab.
+"""Results of grading: of one check, of a lab.
 
 The message quotes what a submission wrote, so it is `printable`, wherever it goes from here.
 """
@@ -57,7 +57,7 @@ class Report:
         return sum(result.max_points for result in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The object that `--json` prints."""
         scores = {"lab": self.lab, "score": self.score, "max_score": self.max_score}
         checks = [asdict(result) for result in self.checks]
         return {

@@ -65,7 +65,7 @@ def failed(entry: Entry, reason: str, mark: str) -> Grade:
 
 
 def one_line(text: str) -> str:
-    """What a stranger wrote, as one cell of a table takes it.
+    """A stranger's words, made fit for one cell of a table.
 
     What a spreadsheet would run as a formula gets an apostrophe before it, also behind a semicolon,
     at which spreadsheets part cells where numbers have a decimal comma.
@@ -177,7 +177,7 @@ def read_rows(path: Path) -> list[Grade]:
 
 
 def _readable(row: Grade) -> Grade:
-    """As it was, or one to be graded again, where a spreadsheet has changed what it cannot know."""
+    """The row unchanged, or one to be graded again, where a spreadsheet changed what it cannot know."""
     try:
         details = json.loads(row.details or "{}")
         assert not row.details or set(details) == {"points", *PARTS}

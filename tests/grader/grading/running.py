@@ -62,7 +62,7 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
 
 
 def _running_seconds(fixtures: dict[str, Any]) -> float:
-    """What the sandbox may take of a check's time."""
+    """Seconds of a check that the sandbox may take."""
     attempt = fixtures.get("submission")
     return attempt.sandbox.limits.exercise_seconds if attempt else 0.0
 

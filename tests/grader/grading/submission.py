@@ -55,7 +55,7 @@ class Submission:
 
     @cached_property
     def _statements(self) -> list[tuple[Cell, ast.stmt]]:
-        """Of the cells that are Python; of the others the sandbox will say why they are not."""
+        """The statements of cells that are Python; of the others the sandbox will say why they are not."""
         found: list[tuple[Cell, ast.stmt]] = []
         for cell in self.cells:
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -122,7 +122,7 @@ def handed_in(path: Path) -> bytes:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """As `open` opens it, but that a link or a pipe put in its place meanwhile is an error."""
+    """Opens like `open`, but a link or a pipe put in the file's place meanwhile is an error."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -159,7 +159,7 @@ def _code_cells(notebook: Any) -> Iterator[Cell]:
 
 
 def _cell_name(source: str, number: int) -> str:
-    """By what it defines, since a notebook shows no numbers until it is run."""
+    """A cell's name: what it defines, since a notebook shows no numbers until it is run."""
     defined = re.search(r"^(?:def|class) (\w+)", source, re.MULTILINE)
     return f"cell of {defined[1]}" if defined else f"code cell {number}"
 
@@ -198,7 +198,7 @@ def _recorded(outputs: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
-    """What still holds the lab's own mark, or a function of nothing but a docstring and `pass`."""
+    """True where the lab's own mark is left, or nothing but a docstring and `pass`."""
     if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return False
     lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]

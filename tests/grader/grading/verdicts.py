@@ -86,7 +86,7 @@ def in_a_row(
 
 
 def is_right(verdict: Callable[..., object], *given: object) -> bool:
-    """Whether verdict(*given) passes."""
+    """True where verdict(*given) passes."""
     try:
         verdict(*given)
     except CheckFailed:

@@ -182,7 +182,7 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
 
 
 def _hide_ourselves() -> None:
-    """What the submission imports of the sandbox is a copy, which it may patch as it likes."""
+    """Leaves the submission a copy of the sandbox's modules, which it may patch as it likes."""
     package = sys.modules[__package__ or ""]
     for name in list(vars(package)):
         if sys.modules.pop(f"{package.__name__}.{name}", None) is not None:

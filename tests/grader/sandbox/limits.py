@@ -1,4 +1,4 @@
-"""What one run of a submission may use: time, memory, processes, files, output.
+"""Limits of one run of a submission: time, memory, processes, files, output.
 
 The kernel holds the limits per process (`apply`, in the child, before the submission is loaded);
 the grader's own process holds the totals, which no process can lift: wall-clock, the sum of memory,

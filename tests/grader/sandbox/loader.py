@@ -44,7 +44,7 @@ class Solution:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Solution:
-        """From `asdict` of one, in which cells are plain tuples."""
+        """Rebuilds one from its `asdict`, in which cells are plain tuples."""
         return cls(**{**fields, "cells": tuple(Cell(*cell) for cell in fields["cells"])})
 
     @property
@@ -111,7 +111,7 @@ def _load_cells(
 
 
 def _parsed(cells: Sequence[Cell]) -> tuple[list[Fragment], list[str]]:
-    """What there is to run, and what is no Python, one line each."""
+    """The statements to run, and, a line each, the cells that are no Python."""
     fragments, problems = [], []
     for file, source, is_whole in cells:
         try:

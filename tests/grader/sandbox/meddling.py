@@ -1,4 +1,4 @@
-"""What a submission may not ask of the interpreter that it shares with its probe.
+"""Requests that a submission may not make of the interpreter that it shares with its probe.
 
 A probe's notes lie in its frame, and its modes hold in its thread: so frames, the collector's lists
 of objects, trace functions, other code for a function, signal handlers (which are given a frame),
@@ -67,7 +67,7 @@ WRITTEN = {"__code__", "__defaults__", "__kwdefaults__"}
 
 
 def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What an audit event is, if it may be meddling."""
+    """Names an audit event, if it may be meddling."""
     if event == "object.__getattr__":
         return LOOKS if arguments[1] in READ else None
     if event == "object.__setattr__":
@@ -80,14 +80,14 @@ def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
 
 
 def name_in(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What the code that asks must name, where it asks for frames or objects."""
+    """The name that the code must hold to ask for frames or objects."""
     if event == "object.__getattr__":
         return arguments[1]
     return event.rpartition(".")[2] if event.startswith(NAMED) else None
 
 
 def is_named(frame: FrameType, name: str) -> bool:
-    """Whether its code names it where it stands. Not whoever is asked for the next of a `map`."""
+    """True where its code names it on that line. Not whoever is asked for the next of a `map`."""
     code, at = frame.f_code, frame.f_lasti
     near = code.co_code[max(0, at - NEAR) + 1 : at + 2 : 2]  # arguments, some shifted by a flag
     places = {place for argument in near for place in (argument, argument >> 1)}
@@ -95,7 +95,7 @@ def is_named(frame: FrameType, name: str) -> bool:
 
 
 def is_by_submission(frame: FrameType | None) -> bool:
-    """Whether the submission is among the callers, and none that may is the one who asks."""
+    """True where the submission is among the callers, and none that may is the one who asks."""
     if frame is not None and frame.f_code is logging.currentframe.__code__:
         frame = frame.f_back
     if frame is None or _reads_only(frame):

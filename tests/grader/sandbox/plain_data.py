@@ -33,7 +33,7 @@ DTYPES = {
 
 
 class PlainDataError(ValueError):
-    """What was to be sent is not plain data, or what came is not as `pack` makes it."""
+    """The data to send is not plain, or the bytes received are not as `pack` makes them."""
 
 
 # Made once: what json looks up when it is called, a submission may have replaced.

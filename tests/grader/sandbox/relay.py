@@ -35,7 +35,7 @@ REDUCE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 class Note(NamedTuple):
-    """What a rank has begun: an operation, with its number, a wait for one, or a mark's label."""
+    """An operation that a rank has begun, with its number, a wait for one, or a mark's label."""
 
     kind: str
     number: int = -1
@@ -78,7 +78,7 @@ class Relay:
         self.thread.start()
 
     def finish(self) -> None:
-        """When the ranks are gone: until all that they have said is noted."""
+        """Notes all that the ranks have sent, once they are gone."""
         self.thread.join()
         for connection in self.ours:
             connection.close()
@@ -148,7 +148,7 @@ class Relay:
 
 
 def carried(kind: str, asked: Sequence[dict[str, Any]]) -> Sequence[Tensor | None]:
-    """What each member gets, of what all of them have asked for; in the members' order."""
+    """Each member's result, from all members' requests; in the members' order."""
     if {message["kind"] for message in asked} != {kind}:
         raise ValueError("one group's members came with different collectives")
     data, count = [message["data"] for message in asked], len(asked)
@@ -168,7 +168,7 @@ def carried(kind: str, asked: Sequence[dict[str, Any]]) -> Sequence[Tensor | Non
 
 
 def note_of(rank: int, number: int, asked: dict[str, Any]) -> Note:
-    """By the same rules as `Group`'s own, from the bytes that came (measure/traffic.py)."""
+    """The trace's entry by `Group`'s own rules, from the bytes that came (measure/traffic.py)."""
     kind, members, data = asked["kind"], tuple(asked["members"]), asked["data"]
     size, place = len(members), members.index(rank)
     given = 0 if data is None else data.nbytes
@@ -186,7 +186,7 @@ def note_of(rank: int, number: int, asked: dict[str, Any]) -> Note:
 
 
 def differs(notes: Sequence[Note], trace: Trace) -> str | None:
-    """What a rank's own trace says otherwise than the relay: operations, or the order of times.
+    """The difference between a rank's own trace and the relay's: operations, or the order of times.
 
     A time is the rank's own to say, but none may lie before that of what the relay noted earlier.
     A word that no trace counts is a group's own affair: a split's, or the stamp of a clock.

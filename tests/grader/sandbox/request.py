@@ -69,7 +69,7 @@ class Request:
 
     @classmethod
     def unpack(cls, data: bytes) -> Request:
-        """Of all but the nonce."""
+        """The request from its frame, but for the nonce."""
         fields = plain_data.unpack(data)
         parts = {"solution": Solution.of(fields["solution"]), "limits": Limits(**fields["limits"])}
         return cls(**{**fields, **parts})
@@ -77,7 +77,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Returned:
-    """What the probe returned on one rank, and what was noticed of the submission there."""
+    """The probe's result on one rank, and what was noticed of the submission there."""
 
     value: Any
     tampered: list[str]  # names that no longer stand for what they did (tampering.py)
@@ -89,7 +89,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a run came to: `results`, a packed `Returned` a rank, or the `failure` that ended it.
+    """The outcome of a run: `results`, a packed `Returned` a rank, or the `failure` that ended it.
 
     The other fields are those of a launch's `Results`.
     """
@@ -109,7 +109,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, data: bytes, nonce: bytes) -> Reply:
-        """Of exactly one whole frame of this run; PlainDataError for anything else."""
+        """The reply from exactly one whole frame of this run; PlainDataError for anything else."""
         try:
             return cls(**plain_data.unpack(unframed(data, nonce)))
         except TypeError as error:

@@ -61,7 +61,7 @@ class Sandbox:
 
     @property
     def warning(self) -> str | None:
-        """What to tell an instructor where the kernel's walls are missing."""
+        """A warning for instructors where the kernel's walls are missing."""
         return None if self.bubblewrap else bubblewrap.MISSING
 
     def start(self) -> None:
@@ -145,7 +145,7 @@ class Sandbox:
         return command
 
     def _work_folder(self) -> str:
-        """Where a run may write, as it sees it itself."""
+        """The folder that a run may write to, as it sees it itself."""
         return self.folder.name if self.folder else bubblewrap.PRIVATE
 
     def _environment(self) -> dict[str, str]:

@@ -63,7 +63,7 @@ WHOLE = (dist.ProcessGroup, torch.Tensor, torch.UntypedStorage)
 
 
 def snapshot() -> Snapshot:
-    """What every name stands for now, and its code."""
+    """Every name's object as it is now, and its code."""
     return {name: (value, _code(value)) for name, value in _meters()}
 
 

@@ -1,4 +1,4 @@
-"""From what a run left to its reply, or to the words that say why there is none.
+"""Turns what a run left into its reply, or into the words that say why there is none.
 
 Exactly one whole frame with this run's own number, from a process that then ended by itself: all
 else is a failure of the submission, and says what it was.

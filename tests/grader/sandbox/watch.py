@@ -29,7 +29,7 @@ KEPT_OUTPUT = 16 * 1024  # bytes
 
 @dataclass
 class Ending:
-    """How a run ended, and what it left.
+    """A run's end: its reason, and what it left.
 
     cause: None where it ended by itself; else what was over its limit (timeout, memory, processes,
     output, reply, disk), or "died", where the zygote went with it.
@@ -188,7 +188,7 @@ def private_bytes(process: psutil.Process) -> int:
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """As `private_bytes`, with a page that n processes share counted as 1/n of it (Linux)."""
+    """Like `private_bytes`, with a page that n processes share counted as 1/n of it (Linux)."""
     try:
         return _sum_of(process, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
     except (OSError, ValueError):
@@ -196,13 +196,13 @@ def proportional_bytes(process: psutil.Process) -> int:
 
 
 def _sum_of(process: psutil.Process, file: str, names: tuple[str, ...]) -> int:
-    """Of these lines of a file of /proc, which are in KiB."""
+    """The sum of these lines of a file of /proc, which are in KiB."""
     with open(f"/proc/{process.pid}/{file}") as lines:
         return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(names))
 
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
-    """Of the files in memory that they have open (memfd_create), which no folder shows."""
+    """Bytes of files in memory that they hold open (memfd_create), which no folder shows."""
     found: dict[int, int] = {}
     for process in processes:
         folder = Path(f"/proc/{process.pid}/fd")

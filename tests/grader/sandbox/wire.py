@@ -134,7 +134,7 @@ class Marks(list):
 
 
 def plain(label: Label) -> Label:
-    """As it is noted: a pipeline's operation is a tuple like any other."""
+    """A noted operation as plain data: a pipeline's is a tuple like any other."""
     return label if isinstance(label, str) else tuple(label)
 
 
@@ -143,5 +143,5 @@ def _name(options: Any) -> str:
 
 
 def _unseen() -> Any:
-    """What a rank's messages need of torch is no work of the learner's: no mode counts it."""
+    """Runs torch's part of a message unseen: it is no work of the learner's, and no mode counts it."""
     return torch._C._DisableTorchDispatch()
