@@ -5,7 +5,6 @@
     deduplication/  equal, near, shared passages              contamination   a test set's words
     prepare         all of it, going on after a kill, as `minitrain data prepare` does:
                     settings ▸ same ▸ blocks ▸ drops ▸ shards ▸ report
-    synthetic       models that learn from models' text
 
 Afterwards: data/stream.
 """
