@@ -198,9 +198,7 @@ lab.experiment("filters", filters)
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import is_cached
-from minitrain.data.preparation.filters.c4 import C4
-from minitrain.data.preparation.filters.gopher import GOPHER
-from minitrain.data.preparation.filters.rule import shares_dropped
+from minitrain.data.preparation.filters.rules import C4, GOPHER, shares_dropped
 from minitrain.data.text import read_documents
 
 if is_cached("sotu") and lab.tier != "test":

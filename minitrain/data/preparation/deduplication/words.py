@@ -72,7 +72,7 @@ def shingle_hashes(documents: Sequence[str], width: int = 5) -> tuple[np.ndarray
         hashes[: len(inside)] += inside
     whole = at + width <= owner_stops
     whole[bounds[:-1][counts > 0]] = True  # a short document's only one
-    return _mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
+    return mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
 
 
 def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     powers, inverses = _powers(1 << max(12, (len(data) - 1).bit_length()))
     sums = np.cumsum(BYTE_VALUES[data] * powers[: len(data)])
     hashes = (sums[stops - 1] - sums[starts - 1]) * inverses[starts]
-    return _mixed(hashes), np.searchsorted(starts, document_starts)
+    return mixed(hashes), np.searchsorted(starts, document_starts)
 
 
 @lru_cache(maxsize=1)
@@ -100,7 +100,7 @@ def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
     return result[0], result[1]
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: np.ndarray) -> np.ndarray:
     """Every bit of the result depends on every bit of x (splitmix64's last steps, Steele 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrain.data.preparation.deduplication.words import shingle_hashes
-from minitrain.data.preparation.filters.rule import Rule
+from minitrain.data.preparation.filters.rules import Rule
 from minitrain.errors import InputError, unknown_name
 
 NONE = 0  # the bucket of a text without words, which stays zero
