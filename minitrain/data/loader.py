@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from minitrain.data.packing import IGNORED, PADDING, Packed
+from minitrain.data.packing import IGNORED, PADDING, Packed, Rows
 from minitrain.data.stream.order import InOrder, Order, Shuffled
-from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
 
 

@@ -23,8 +23,7 @@ from minitrain.data.preparation.documents import read_rows
 from minitrain.data.preparation.filters.rules import is_kept, run_steps
 from minitrain.data.preparation.prepare import prepare
 from minitrain.data.preparation.settings import Settings
-from minitrain.data.stream.token_files import verify_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, verify_token_files
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
 

@@ -9,8 +9,7 @@ import torch
 from minitrain.data.packing import pack, pack_stream
 from minitrain.data.stream.held_out import RowsWithout
 from minitrain.data.stream.mixture import JoinedRows, Mixture, tempered
-from minitrain.data.stream.token_files import write_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.errors import InputError
 from minitrain.inference.engine.prompt import as_tokens
 
@@ -70,7 +69,7 @@ def test_fractions_words_and_negative_numbers_are_no_tokens(tmp_path, document):
     for make in (pack, pack_stream):
         with pytest.raises(InputError, match=r"document 1 is .*token ids"):
             make([[1, 2], document], 4)
-    with pytest.raises(InputError, match=r"document 1 is|reach from"):
+    with pytest.raises(InputError, match=r"document 1 is|reach up to"):
         write_token_files(tmp_path, [[1, 2], document], 64)
     with pytest.raises(InputError, match="end token"):
         pack([[1]], 4, end_token=-1)

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from minitrain.data.loader import Batch, Loader
 from minitrain.data.packing import pack
 from minitrain.data.stream.order import InOrder, Shuffled
-from minitrain.data.stream.token_files import write_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.errors import InputError
 
 ROWS = 53

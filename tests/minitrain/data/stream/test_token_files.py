@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from minitrain.data.packing import pack_stream
 from minitrain.data.stream.token_files import (
+    TokenRows,
     read_index,
     verify_token_files,
     write_shard,
     write_token_files,
 )
-from minitrain.data.stream.token_rows import TokenRows
 from minitrain.errors import InputError
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 99), max_size=12), min_size=1, max_size=12)
