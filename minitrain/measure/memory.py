@@ -90,7 +90,7 @@ class MemoryLedger(TorchDispatchMode):
         self._open: list[Any] = []  # what each `with` block must undo
         self._enter_holders()
 
-    # What it tells -------------------------------------------------------------------------------
+    # What it shows -------------------------------------------------------------------------------
 
     @property
     def now(self) -> dict[str, int]:
@@ -227,7 +227,7 @@ class MemoryLedger(TorchDispatchMode):
             self._look_for_peak(entry.category)
 
     def _see_shrunk(self) -> None:
-        """A sharded or offloaded tensor gives its memory back without an operation that tells."""
+        """A sharded or offloaded tensor gives its memory back, and no operation shows it."""
         for entry in list(self._entries.values()):
             storage = entry.reference()
             if storage is not None and storage.nbytes() < entry.size:

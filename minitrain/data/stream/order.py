@@ -61,7 +61,7 @@ class Shuffled:
 
 @dataclass(frozen=True, eq=False)
 class Curriculum:
-    """From easy to hard by `difficulty` (N,): any numbers, the hardest the highest.
+    """An order from easy to hard by `difficulty` (N,): any numbers, the hardest the highest.
 
     `start`: the share of the rows that may come at once; `ramp`: the share of the epoch after which
     all may. The ramp is never slower than reading: there is always a row that may come.

@@ -123,84 +123,11 @@ def test_a_larger_corpus_begins_with_the_smaller_and_another_seed_shares_nothing
     assert not set(make_corpus(50_000, seed=1).documents) & set(large.documents)
 
 
-STORY = (
-    "One fine day, Mia the kind baker sat at the forge with a big warm loaf. "
-    "Tom the old smith stood at the school with a nice blue book. He ran to her. "
-    "Mia gave the loaf to him. She went to the kitchen. In the end, Tom had the loaf."
-)
-EMPTY = STORY.replace("gave the loaf to him", "left the loaf there").replace(
-    "Tom had the loaf", "she had nothing"
-)
-NIGHT = STORY.replace("In the end, Tom had the loaf", "That night, she slept in the kitchen")
-TOM = NIGHT.replace("she slept in the kitchen", "Tom slept at the forge")
-
-
-@pytest.mark.parametrize("story", [STORY, EMPTY, NIGHT, TOM])
-def test_a_consistent_story_is_possible(story):
-    assert -120 < log_probability(story) < -30
-
-
-CONTRADICTIONS = {
-    "Mia gave it away": (STORY, "end, Tom had", "end, she had"),
-    "it lies there": (EMPTY, "she had nothing", "she had the loaf"),
-    "he has two": (STORY, "had the loaf", "had nothing"),
-    "no such object came in": (STORY, "had the loaf", "had the pie"),
-    "she left": (NIGHT, "slept in the kitchen", "slept at the forge"),
-    "he stayed": (TOM, "slept at the forge", "slept at the school"),
-    "nobody of that name": (TOM, "night, Tom", "night, Ben"),
-    "who was spoken of last is she": (NIGHT, "night, she", "night, Mia"),
-    "she, in the middle of a sentence": (NIGHT, "night, she", "night, She"),
-    "Mia is she": (STORY, "She went", "He went"),
-    "Tom is him": (STORY, "to him", "to her"),
-    "not together": (STORY, "He ran to her. ", ""),
-    "already there": (STORY, "to the kitchen", "to the forge"),
-    "he is not there to be met": (STORY, "to the kitchen", "to the kitchen and met him"),
-    "nothing lies there": (STORY, "She went to the kitchen", "She took the loaf"),
-    "it is not hers": (STORY, "gave the loaf", "gave the book"),
-    "one object twice": (STORY, "blue book", "blue loaf"),
-    "two of one name": (STORY, "Tom the old", "Mia the old"),
-    "two of one job": (STORY, "old smith", "old baker"),
-    "no such word": (STORY, "blue book", "blue phone"),
-    "cut short": (STORY, " In the end, Tom had the loaf.", ""),
-    "no full stop": (STORY, "the loaf.", "the loaf"),
-    "a blank too many": (STORY, "Mia gave", " Mia gave"),
-    "too long": (STORY, "She went", "She felt sad. She felt sad. She felt sad. She went"),
-    "two documents": (STORY, "the loaf.", f"the loaf. {STORY}"),
-}
-
-
-@pytest.mark.parametrize("why", CONTRADICTIONS)
-def test_an_inconsistent_story_has_no_probability(why):
-    story, old, new = CONTRADICTIONS[why]
-    assert old in story
-    assert log_probability(story.replace(old, new)) == -inf
-
-
-@pytest.mark.parametrize("text", ["", ".", "Once upon a time.", "One. Two. Three.", "a. b. c. d."])
-def test_what_is_no_story_has_no_probability(text):
-    assert log_probability(text) == -inf
-
-
-def test_another_domain_cannot_tell_it():
-    story = make_corpus(1_000, domain="sea").documents[0]
-    assert log_probability(story, "sea") > -inf
-    assert log_probability(story, "village") == -inf
-
-
 def test_a_document_of_the_chain_costs_the_entropy_of_its_table_a_word():
     """In closed form: every word has the same odds over its own followers."""
     nats = make_corpus(1_000_000, domain="chain").nats / WORDS
     entropy = sum(weight / TOTAL * cost for weight, cost in zip(ODDS.weights, ODDS.nats))
     assert abs(nats.mean() - entropy) < 4 * nats.std() / np.sqrt(len(nats)) < 0.01
-
-
-@pytest.mark.parametrize("change", [str.upper, str.strip, lambda text: text + " ", lambda text: ""])
-def test_what_the_chain_cannot_say_has_no_probability(change):
-    text = make_corpus(1_000, domain="chain").documents[0]
-    said = log_probability(change(text), "chain")
-    assert (said > -inf) == (change(text) == text)
-    swapped = " ".join(reversed(text.split()))
-    assert log_probability(swapped, "chain") == -inf
 
 
 def test_the_floor_per_token_counts_each_end():

@@ -1,7 +1,7 @@
 """Text to words, and to the hashes of its shingles: all runs of w words.
 
-A word is a run of letters and digits, in lower case; a Chinese or Japanese sign is a word by
-itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
+A word is a run of letters and digits, in lower case; a Chinese or Japanese character is a word
+by itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
 are not parted: there a sentence is a word, and one changed letter changes it.) A document of fewer
 than w words has one shingle, all of it; one without words has none.
 
@@ -24,7 +24,7 @@ from minitrain.errors import InputError
 PUNCTUATION = re.compile(
     "[\u0080-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u2000-\u206f\u3000-\u303f]"
 )
-SIGN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each a word
+CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each a word
 WORD = re.compile(rb"[a-z0-9\x80-\xff]+")
 IN_WORD = np.array([bool(WORD.match(bytes([byte]))) for byte in range(256)])
 DRAWN = np.random.PCG64(1508).random_raw(512)  # the same on every platform
@@ -37,7 +37,7 @@ def plain_bytes(text: str) -> bytes:
     """Lower case in UTF-8; whatever parts words is a byte that is no letter, digit or >= 0x80."""
     text = text.lower()
     if not text.isascii():
-        text = SIGN.sub(r" \g<0> ", PUNCTUATION.sub(" ", text))
+        text = CHARACTER.sub(r" \g<0> ", PUNCTUATION.sub(" ", text))
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -13,6 +13,7 @@ Shapes: N documents  C labels; W is (buckets, C). Trained in seconds on one core
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,14 +54,14 @@ class Classifier:
         fails = partial(unlike_the_wanted, classifier=self, label=label, least=least)
         return Rule(fails, f"a classifier of {', '.join(self.labels)}")
 
-    def save(self, file: str | Path) -> Path:
+    def save(self, file: str | os.PathLike) -> Path:
         """One safetensors file, the labels in its header."""
         tensors = {"weights": self.weights.contiguous(), "biases": self.biases.contiguous()}
         save_file(tensors, file, {"labels": json.dumps(self.labels)})
         return Path(file)
 
     @staticmethod
-    def load(file: str | Path) -> Classifier:
+    def load(file: str | os.PathLike) -> Classifier:
         try:
             with safe_open(file, "pt") as read:
                 labels = tuple(json.loads(read.metadata()["labels"]))

@@ -189,17 +189,6 @@ def test_two_processes_download_once(npm, tmp_path):
     assert npm.calls() == 1
 
 
-def test_an_interrupt_leaves_no_partial_download(npm, tmp_path):
-    npm(SLOW, seconds=30)
-    cache = tmp_path / "cache"
-    process = fetching(cache)
-    wait_for(lambda: list(cache.glob(".made.partial-*/arrived/*.part")))
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
-    assert "KeyboardInterrupt" in error
-    assert left_in(cache) == []
-
-
 def test_a_download_is_announced(npm, tmp_path, capsys):
     npm(COPY)
     fetch_asset(made_asset(), tmp_path / "cache")

@@ -11,7 +11,6 @@ from minitrain.data.stream.held_out import RowsWithout
 from minitrain.data.stream.mixture import JoinedRows, Mixture, tempered
 from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.errors import InputError
-from minitrain.inference.engine.prompt import as_tokens
 
 DOCUMENTS = [[number, number + 1, number + 2] for number in range(1, 25)]
 INF, NAN = float("inf"), float("nan")
@@ -81,13 +80,6 @@ def test_token_ids_of_any_whole_kind(tmp_path):
     assert torch.equal(pack(documents, 4).tokens, expected.tokens)
     index = write_token_files(tmp_path, documents, 64)
     assert index.tokens == 8 + 6
-
-
-@pytest.mark.parametrize("prompt", ["123", [1.5], torch.tensor([1.0]), 5, [None], b"12"[:0].decode])
-def test_a_prompt_is_whole_numbers(prompt):
-    with pytest.raises(InputError, match="token numbers"):
-        as_tokens(prompt)
-    assert as_tokens(torch.tensor([1, 2])) == [1, 2] == as_tokens(np.array([1, 2], np.uint8))
 
 
 # --- weights ---

@@ -52,13 +52,6 @@ def test_shards_hold_whole_documents_and_the_narrowest_type(tmp_path):
     assert read_index(tmp_path / "a") == index == verify_token_files(tmp_path / "a")
 
 
-def test_the_same_documents_give_the_same_bytes(tmp_path):
-    for name in "ab":
-        write_token_files(tmp_path / name, [[1, 2], [3]], 9)
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
-
-
 def test_a_shard_is_mapped_and_not_loaded_and_a_worker_opens_its_own(tmp_path):
     write_token_files(tmp_path, [[1, 2, 3]] * 100, 9)
     rows = TokenRows(tmp_path, 4)

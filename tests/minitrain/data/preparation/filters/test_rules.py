@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 from datasets import Dataset
 
-from minitrain.data.preparation.documents import read_rows
 from minitrain.data.preparation.filters.rules import (
     C4,
     FINEWEB,
@@ -180,10 +179,3 @@ def test_ray_data_takes_the_steps_as_they_are():
         dataset = dataset.map(step)
     found = {row["id"]: row["dropped"] for row in dataset.take_all()}
     assert found == dict(zip((row["id"] for row in ROWS), REASONS))
-
-
-def test_sources_to_rows_to_steps(tmp_path):
-    (tmp_path / "a.txt").write_text(ROWS[3]["text"])
-    rows = (run_steps(STEPS, row) for row in read_rows([tmp_path / "a.txt"]))
-    kept = list(filter(is_kept, rows))
-    assert len(kept) == 1 and "Menu" not in kept[0]["text"]
