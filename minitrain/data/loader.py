@@ -1,7 +1,7 @@
 """Packed rows into batches, split over ranks, in an order that is resumed at the exact sample.
 
 An epoch is an order of the rows, drawn from (seed, epoch) alone: a permutation of all, unless
-another is given (stream/order, stream/mixture, stream/curriculum). A step takes the next
+another is given (stream/order, stream/mixture). A step takes the next
 batch_size * world_size rows of it and gives row i of them to rank i % world_size: the ranks are
 disjoint, together they see every row once, and N ranks see what one rank with N times the batch
 sees. The whole state is (epoch, rows consumed): it can be resumed with another number of ranks.

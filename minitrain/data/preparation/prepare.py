@@ -8,8 +8,8 @@ report.
 
 A block or shard that has been saved is not made again: killed at any moment and started anew with
 the same settings, it goes on, and the output is the same, byte for byte. The sources are read
-again up to where they stood: reading is cheap beside the rules. Memory: a block, then 24 + 8 b
-bytes a document, then a shard; with `passages`, the whole text.
+again up to where they stood: reading is cheap beside the rules. Memory: a block, then some
+120 + 8 b bytes a document for b bands, then a shard; with `passages`, the whole text.
 """
 
 from __future__ import annotations
