@@ -659,7 +659,7 @@ awq = lab.grade(awq)
 # an egg."). How often does the model find the true story likelier? Chance is one half.
 
 # %% tags=["experiment", "folded"]
-from minitrain.data.stories.contradictions import contradicted
+from minitrain.data.stories.storyteller import contradicted
 
 stories = make_corpus(120_000, seed=3).documents
 pairs = [(story, contradicted(story)) for story in stories]

@@ -198,9 +198,7 @@ lab.experiment("filters", filters)
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import is_cached
-from minitrain.data.preparation.filters.c4 import C4
-from minitrain.data.preparation.filters.gopher import GOPHER
-from minitrain.data.preparation.filters.rule import shares_dropped
+from minitrain.data.preparation.filters.rules import C4, GOPHER, shares_dropped
 from minitrain.data.text import read_documents
 
 if is_cached("sotu") and lab.tier != "test":
@@ -1213,8 +1211,7 @@ lab.answer("flattered", flattered)
 import tempfile
 from pathlib import Path
 
-from minitrain.data.stream.token_files import write_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 
 
 def rate(batches, least=0.3):
@@ -1277,8 +1274,7 @@ lab.experiment("loader", loader)
 # it is one more function of (seed, epoch), and resumes as yours does.
 
 # %%
-from minitrain.data.stream.curriculum import Curriculum, mean_length
-from minitrain.data.stream.order import Shuffled
+from minitrain.data.stream.order import Curriculum, Shuffled, mean_length
 
 rows = packed(cleaned)
 lengths = mean_length(rows)  # tokens a story, of each row

@@ -14,7 +14,7 @@ from minitrain.apps.kinds import Argument, one_of
 
 
 def known() -> Collection[str]:
-    from minitrain.data.assets.catalogue import ASSETS
+    from minitrain.data.assets.fetch import ASSETS
 
     return ASSETS
 
@@ -36,8 +36,7 @@ def assets(
 
 
 def _table() -> Table:
-    from minitrain.data.assets.catalogue import ASSETS
-    from minitrain.data.assets.fetch import is_cached
+    from minitrain.data.assets.fetch import ASSETS, is_cached
 
     table = Table(box=box.SIMPLE)
     table.add_column("name", no_wrap=True)

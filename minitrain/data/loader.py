@@ -1,7 +1,7 @@
 """Packed rows into batches, split over ranks, in an order that is resumed at the exact sample.
 
 An epoch is an order of the rows, drawn from (seed, epoch) alone: a permutation of all, unless
-another is given (stream/order, stream/mixture, stream/curriculum). A step takes the next
+another is given (stream/order, stream/mixture). A step takes the next
 batch_size * world_size rows of it and gives row i of them to rank i % world_size: the ranks are
 disjoint, together they see every row once, and N ranks see what one rank with N times the batch
 sees. The whole state is (epoch, rows consumed): it can be resumed with another number of ranks.
@@ -24,11 +24,10 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from minitrain.data.packing import IGNORED, PADDING, Packed
+from minitrain.data.packing import IGNORED, PADDING, Packed, Rows
 from minitrain.data.stream.order import InOrder, Order, Shuffled
-from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
 
 
@@ -125,15 +124,16 @@ class Loader:
 
     def _batches(self, order: np.ndarray, starts: range) -> Iterable[Batch]:
         """A step for each start, here or in the workers: a worker is given every W-th of them."""
-        read = partial(_read_step, self.packed, order, self.rows_per_step, self.rank)
-        read = partial(read, self.world_size)
+        place = self.rows_per_step, self.rank, self.world_size
+        read = partial(_read_step, self.packed, order, *place)
         if not self.workers:
             return map(read, starts)
         # Its own generator: else the DataLoader would draw from the run's, and change it.
         return DataLoader(
-            _Steps(read),
+            range(len(order)),  # a sample is where a step starts, and `read` makes the batch of it
             sampler=starts,
             batch_size=None,
+            collate_fn=read,
             num_workers=self.workers,
             generator=torch.Generator(),
         )
@@ -141,13 +141,8 @@ class Loader:
     def state_dict(self) -> dict[str, int | str]:
         """Plain values, ready for JSON."""
         order = {"order": self._order_digest()} if self.own_order else {}
-        return {
-            "epoch": self.epoch,
-            "consumed": self.consumed,
-            "rows": len(self.packed),
-            "seed": self.seed,
-            **order,
-        }
+        place = {"epoch": self.epoch, "consumed": self.consumed}
+        return {**place, "rows": len(self.packed), "seed": self.seed, **order}
 
     def load_state_dict(self, state: dict[str, int | str]) -> None:
         """Continue where the state was taken, on any number of ranks."""
@@ -176,33 +171,17 @@ class Loader:
         return hashlib.sha256(first.tobytes()).hexdigest()[:16]
 
 
-class _Steps(Dataset):
-    """The dataset that torch's DataLoader reads: a step, by where it starts."""
-
-    def __init__(self, read: partial[Batch]) -> None:
-        self.read = read
-
-    def __getitem__(self, start: int) -> Batch:
-        return self.read(start)
-
-
 def _read_step(
     packed: Rows, order: np.ndarray, rows_per_step: int, rank: int, world_size: int, start: int
 ) -> Batch:
     rows = order[start : start + rows_per_step]
     own = packed[torch.from_numpy(rows[rank::world_size])]
     if not len(own):
-        own = _padding_like(packed[:1])
+        row = packed[:1]
+        nothing = torch.full_like(row.targets, IGNORED), torch.full_like(row.documents, PADDING)
+        own = Packed(row.tokens, *nothing)
     tensors = (own.tokens.long(), own.targets.long(), own.documents.long(), own.positions())
     return Batch(*tensors)
-
-
-def _padding_like(row: Packed) -> Packed:
-    return Packed(
-        row.tokens,
-        torch.full_like(row.targets, IGNORED),
-        torch.full_like(row.documents, PADDING),
-    )
 
 
 def _check(

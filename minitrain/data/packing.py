@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -70,6 +71,14 @@ class Packed:
         if not isinstance(rows, slice):
             rows = torch.from_numpy(row_numbers(rows, len(self)))
         return Packed(self.tokens[rows], self.targets[rows], self.documents[rows])
+
+
+class Rows(Protocol):
+    """A source of rows for a loader: a `Packed` itself, `TokenRows`, `JoinedRows`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed: ...
 
 
 def row_numbers(rows: Tensor | Sequence[int] | slice, count: int) -> np.ndarray:

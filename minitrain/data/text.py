@@ -6,6 +6,7 @@ document. Packing cuts what is longer than a row, so a whole book may be one doc
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ def read_documents(name: str) -> list[str]:
     return NAMED[name]() if name in NAMED else load_text(name)
 
 
-def load_text(path: str | Path) -> list[str]:
+def load_text(path: str | os.PathLike) -> list[str]:
     """The documents of a text file, or of all .txt and .md files in a folder, in order of name."""
     path = Path(path)
     if not path.exists():

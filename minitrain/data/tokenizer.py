@@ -8,6 +8,7 @@ Paper: Sennrich et al. 2016 (1508.07909); bytes as the alphabet: GPT-2. Lab: e01
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -86,14 +87,14 @@ class Tokenizer:
             raise InputError(f"token {token} is not in this vocabulary of {self.vocab_size}")
         return written
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | os.PathLike) -> Path:
         """One JSON file, in the format of Hugging Face's `tokenizer.json`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(path))
         return Path(path)
 
     @staticmethod
-    def load(path: str | Path) -> Tokenizer:
+    def load(path: str | os.PathLike) -> Tokenizer:
         """Read what `save` wrote."""
         if not Path(path).is_file():
             raise InputError(f"there is no tokenizer at {path}: save one with tokenizer.save(path)")

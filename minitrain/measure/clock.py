@@ -10,6 +10,7 @@ seconds >= max(FLOPs / peak, bytes / bandwidth).
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -140,6 +141,13 @@ def timing(function: Callable[[], Any], repeats: int = 11, warmup: int = 2) -> T
 def median_seconds(function: Callable[[], Any], repeats: int = 11, warmup: int = 2) -> float:
     """The median of `repeats` warmed-up calls."""
     return timing(function, repeats, warmup).median
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on: a container or a taskset may allow it fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager

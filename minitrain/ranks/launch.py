@@ -29,7 +29,7 @@ import psutil
 import torch
 
 from minitrain.errors import InputError, unknown_name
-from minitrain.measure.machine import usable_cores
+from minitrain.measure.clock import usable_cores
 from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks import in_place

@@ -19,10 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from minitrain.bench.case import OURS, PEER, TORCH, Case, peer_module
 from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
-from minitrain.data.preparation.deduplication.bands import choose_bands
-from minitrain.data.preparation.deduplication.near import near_duplicates
-from minitrain.data.stream.token_files import write_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.preparation.deduplication.near import choose_bands, near_duplicates
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.measure.clock import Comparison, compare
 
 THRESHOLD, WIDTH = 0.75, 5  # Jaccard similarity, words a shingle

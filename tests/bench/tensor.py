@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from minitrain.bench.case import OURS, PEER, TORCH, Case, Costs, Shapes, Steps, in_turn, on_ranks
-from minitrain.measure.allocated import peak_allocated_bytes
+from minitrain.measure.memory import peak_allocated_bytes
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
 from minitrain.parallel.tensor.layers import tensor_parallel

@@ -39,10 +39,8 @@ REVEALS = {
 HIDDEN = tuple(
     f"minitrain/data/{name}.py"
     for name in (
-        *("plain", "packing", "loader", "stream/order", "stream/mixture", "stream/token_rows"),
-        *("preparation/filters/gopher", "preparation/deduplication/minhash"),
-        *("preparation/deduplication/near", "preparation/deduplication/clusters"),
-        *("preparation/deduplication/suffix_array", "preparation/deduplication/substring"),
+        *("plain", "packing", "loader", "stream/order", "stream/mixture", "stream/token_files"),
+        *("preparation/filters/rules", "preparation/deduplication/near"),
     )
 )
 EMPTY = 2**32 - 1

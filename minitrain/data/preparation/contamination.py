@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from minitrain.data.preparation.deduplication.words import WORD, plain_bytes, shingle_hashes
-from minitrain.data.preparation.filters.rule import Rule
+from minitrain.data.preparation.filters.rules import Rule
 from minitrain.errors import InputError, check_list
 
 SOURCE = "13-gram overlap, Brown et al. 2020 (2005.14165), appendix C"

@@ -11,6 +11,7 @@ whose text is null has the text "" and is `dropped` as "no_text".
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,20 +23,29 @@ from minitrain.data.text import NAMED, documents_of
 from minitrain.errors import InputError, check_list
 
 Row = dict[str, Any]
+Source = str | os.PathLike
 HUB = "hub:"
 NO_TEXT = "no_text"
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
-def read_rows(sources: Sequence[str | Path], field: str = "text") -> Iterator[Row]:
-    """All rows of all sources; a text that is not there, or is no text, is an InputError."""
-    names = _names(sources)
+def read_rows(sources: Sequence[Source], field: str = "text") -> Iterator[Row]:
+    """All rows of all sources; a missing text, or a value that is no text, is an InputError."""
+    check_sources(sources)
+    paths = [Path(source) for source in sources if not _is_named(source)]
+    found = {
+        file: file.relative_to(path).as_posix() if path.is_dir() else file.name
+        for path in paths
+        for file in _files(path)
+    }
+    counts = Counter(found.values())  # two files of one name are called by their whole paths
+    names = {file: name if counts[name] == 1 else str(file) for file, name in found.items()}
     for source in sources:
         yield from _rows_of(source, field, names)
 
 
-def read_texts(sources: Sequence[str | Path], field: str = "text") -> list[str]:
-    """All texts that there are."""
+def read_texts(sources: Sequence[Source], field: str = "text") -> list[str]:
+    """The texts of all rows that have one."""
     return [row["text"] for row in read_rows(sources, field) if not row.get("dropped")]
 
 
@@ -47,7 +57,7 @@ def dataset_rows(
         yield _row(row, field, f"{name}:{number}")
 
 
-def check_sources(sources: Sequence[str | Path]) -> None:
+def check_sources(sources: Sequence[Source]) -> None:
     """InputError for the first that cannot be read, before any work is done."""
     check_list("sources", sources)
     if not sources:
@@ -58,7 +68,7 @@ def check_sources(sources: Sequence[str | Path]) -> None:
                 _reader(file)
 
 
-def source_bytes(sources: Sequence[str | Path]) -> int | None:
+def source_bytes(sources: Sequence[Source]) -> int | None:
     """The size of all files, a little more than that of their texts; None where it is not known."""
     if any(_is_named(source) for source in sources):
         return None
@@ -67,20 +77,7 @@ def source_bytes(sources: Sequence[str | Path]) -> int | None:
     return None if packed else sum(file.stat().st_size for file in files)
 
 
-def _names(sources: Sequence[str | Path]) -> dict[Path, str]:
-    """Each file's path in its folder; its whole path where two would be the same."""
-    check_list("sources", sources)
-    paths = [Path(source) for source in sources if not _is_named(source)]
-    found = {
-        file: file.relative_to(path).as_posix() if path.is_dir() else file.name
-        for path in paths
-        for file in _files(path)
-    }
-    counts = Counter(found.values())
-    return {file: name if counts[name] == 1 else str(file) for file, name in found.items()}
-
-
-def _rows_of(source: str | Path, field: str, names: dict[Path, str]) -> Iterator[Row]:
+def _rows_of(source: Source, field: str, names: dict[Path, str]) -> Iterator[Row]:
     if str(source).startswith(HUB):
         yield from dataset_rows(_from_hub(str(source).removeprefix(HUB)), str(source), field)
     elif _is_named(source):
@@ -91,7 +88,7 @@ def _rows_of(source: str | Path, field: str, names: dict[Path, str]) -> Iterator
             yield from _reader(file)(file, field, names[file])
 
 
-def _is_named(source: str | Path) -> bool:
+def _is_named(source: Source) -> bool:
     """A file of the same name goes first."""
     return str(source).startswith(HUB) or (str(source) in NAMED and not Path(source).exists())
 
@@ -221,7 +218,7 @@ def _row(row: Any, field: str, name: str) -> Row:
         return {"text": "", "id": name, "dropped": NO_TEXT}
     if not isinstance(row[field], str):
         raise InputError(
-            f"'{field}' of {name} is {row[field]!r:.60} and no text: give the field that has it, "
+            f"'{field}' of {name} is {row[field]!r:.60} and no text: give the field that has it "
             "with --field"
         )
     return {"text": row[field], "id": name}

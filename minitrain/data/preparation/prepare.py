@@ -1,55 +1,74 @@
 """Prepares training data: sources filtered, masked, deduplicated and tokenized into files, with a
 report.
 
-    sources ─ blocks ─► OUT/work/block-…      rules, masks; of each document its hashes
-            ─ duplicates ─► OUT/work/kept.npz  equal and near ones, over all blocks
-            ─ passages ─► OUT/work/cut.jsonl   if asked for: what comes again is cut
-            ─ tokens ─► OUT/tokens-…, stops-…, documents-…, tokenizer.json
+    sources ─ clean ─► OUT/work/block-….jsonl   every row: its text, or why it was dropped; hashes
+            ─ find_duplicates, cut_passages     over all blocks, in memory
+            ─ write_shards ─► OUT/tokens-…, stops-…, documents-…, tokenizer.json
             ─ report ─► OUT/report.json, report.md, funnel.png, index.json; OUT/work is removed
 
-Whatever a stage has saved is not done again: killed at any moment and started anew with the same
-settings, it goes on, and the output is the same, byte for byte. Memory: a block, then 16 + 8 b
-bytes a document, then a shard; with `passages`, the suffix array of the whole text.
+A block or shard that has been saved is not made again: killed at any moment and started anew with
+the same settings, it goes on, and the output is the same, byte for byte. The sources are read
+again up to where they stood: reading is cheap beside the rules. Memory: a block, then some
+120 + 8 b bytes a document for b bands, then a shard; with `passages`, the whole text.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from minitrain.data.preparation.blocks import (
-    as_lines,
-    block_counts,
-    block_hashes,
-    block_rows,
-    clean_blocks,
+from minitrain.data.preparation.deduplication.exact import digest, firsts_of
+from minitrain.data.preparation.deduplication.near import (
+    band_keys,
+    clusters,
+    minhash,
+    pairs_of_keys,
 )
-from minitrain.data.preparation.deduplication.clusters import clusters
-from minitrain.data.preparation.deduplication.exact import firsts_of
-from minitrain.data.preparation.deduplication.near import pairs_of_keys
-from minitrain.data.preparation.deduplication.substring import cut_repeats
-from minitrain.data.preparation.documents import NO_TEXT, Row, source_bytes
-from minitrain.data.preparation.drops import Drops, add_drop, size_bytes
-from minitrain.data.preparation.report import Report, write_report
-from minitrain.data.preparation.same import check_same_settings
-from minitrain.data.preparation.settings import Settings
-from minitrain.data.preparation.shards import find_tokenizer, write_shards
-from minitrain.data.stream.token_files import INDEX, TokenIndex, write_index
+from minitrain.data.preparation.deduplication.passages import cut_repeats
+from minitrain.data.preparation.documents import NO_TEXT, Row, read_rows, source_bytes
+from minitrain.data.preparation.filters.rules import Step, is_kept, run_steps
+from minitrain.data.preparation.report import (
+    EMPTY,
+    EXACT,
+    NEAR,
+    Report,
+    make_report,
+    sample,
+    size_bytes,
+    write_report,
+)
+from minitrain.data.preparation.settings import Settings, check_same_settings
+from minitrain.data.stream.token_files import (
+    INDEX,
+    Shard,
+    TokenIndex,
+    shard_groups,
+    write_index,
+    write_shard,
+)
+from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
-from minitrain.paths import write_bytes_atomically
+from minitrain.paths import write_atomically, write_bytes_atomically
 
-EXACT, NEAR, EMPTY = "exact_duplicate", "near_duplicate", "nothing_but_repeats"
+TOKENIZER_BYTES = 10_000_000  # of text, to train it on
+Progress = Callable[[int], Any]  # takes the bytes of text that were done
 
 
-def prepare(settings: Settings, out: Path, progress: bool = True) -> Report:
+def prepare(settings: Settings, out: str | os.PathLike, progress: bool = True) -> Report:
     """Does what is not done yet. InputError where `out` was begun with other settings."""
+    out = Path(out)
     work = out / "work"
     if (out / INDEX).exists():
         shutil.rmtree(work, ignore_errors=True)  # where a kill came at the very end
@@ -59,139 +78,191 @@ def prepare(settings: Settings, out: Path, progress: bool = True) -> Report:
     work.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(work / "lock", timeout=0.2):
-            report = _prepare(settings, out, work, progress)
+            check_same_settings(settings, out, work)
+            for unfinished in (*out.glob(".*.new"), *work.glob(".*.new")):  # of a killed process
+                unfinished.unlink()
+            report = _stages(settings, out, work, progress)
     except Timeout as error:
         raise InputError(f"another process is preparing {out}: give another folder") from error
     shutil.rmtree(work)
     return report
 
 
-def _prepare(settings: Settings, out: Path, work: Path, progress: bool) -> Report:
-    check_same_settings(settings, out, work)
-    for unfinished in (*out.glob(".*.new"), *work.glob(".*.new")):  # of a process that was killed
-        unfinished.unlink()
+def _stages(settings: Settings, out: Path, work: Path, progress: bool) -> Report:
     with _bar("cleaning", progress, source_bytes(settings.sources)) as bar:
-        count = clean_blocks(settings, work, bar.update)
-    numbers = range(count)
-    if not any(block_counts(work, number)["kept"]["documents"] for number in numbers):
-        reasons_given = _reasons(work, numbers)
+        blocks = clean(settings, work, bar.update)
+    reasons = find_duplicates(blocks, settings)
+    if all(reasons):
         shutil.rmtree(work)  # so that other settings may begin
-        raise InputError(f"no document is left: {reasons_given}")
-    reasons = _saved(work / "kept.npz", lambda: _kept(settings, work, numbers))
-    if settings.passages:
-        _cut_passages(settings, work, numbers, reasons)
-    tokenizer = find_tokenizer(settings, out, lambda: _texts(settings, work, numbers, reasons))
-    total = sum(block_counts(work, number)["kept"]["bytes"] for number in numbers)
-    with _bar("tokenizing", progress, total) as bar:
-        rows = _texts(settings, work, numbers, reasons)
-        shards = write_shards(settings, out, work, tokenizer, rows, bar.update)
+        raise InputError(f"no document is left: {_why(reasons)}")
+    cut = cut_passages(blocks, reasons, settings.passages) if settings.passages else None
+
+    def left() -> Iterator[Row]:
+        return (row for row in _final(blocks, reasons, cut) if is_kept(row))
+
+    tokenizer = _tokenizer(settings, out, left())
+    with _bar("tokenizing", progress, sum(row["left"] for row in left())) as bar:
+        shards = write_shards(left(), tokenizer, settings.shard_tokens, out, bar.update)
     index = TokenIndex(tokenizer.vocab_size, tokenizer.end_token, tuple(shards))
-    report = _report(settings, work, numbers, reasons, index)
+    rows = _final(blocks, reasons, cut)
+    report = make_report(rows, settings.as_json(), index.tokens, index.vocab_size)
     write_report(out, report)
     write_index(out, index)
     return report
 
 
-# --- which documents ---
+# --- blocks: a row at a time ---
 
 
-def _kept(settings: Settings, work: Path, numbers: range) -> np.ndarray:
-    """(N,) int8 of all rows that the blocks kept: 0 stays, 1 an exact duplicate, 2 a near one."""
-    arrays = [block_hashes(work, number) for number in numbers]
-    digests = np.concatenate([digests for digests, _ in arrays])
-    exact = firsts_of(map(bytes, digests))
-    reasons = (exact != np.arange(len(exact))).astype(np.int8)
-    if settings.near is not None:
-        left = np.flatnonzero(reasons == 0)
-        keys = np.concatenate([keys for _, keys in arrays])[left]
-        near = clusters(pairs_of_keys(keys), len(keys))
-        reasons[left[near != np.arange(len(near))]] = 2
+def clean(settings: Settings, work: Path, progress: Progress) -> list[Path]:
+    """Writes the blocks that are not there yet."""
+    rows, steps, blocks = read_rows(settings.sources, settings.field), settings.steps(), []
+    while True:
+        block = work / f"block-{len(blocks):05d}.jsonl"
+        if block.exists():
+            sizes = [row["read"] for row in _records([block])]
+            deque(islice(rows, len(sizes)), maxlen=0)
+            progress(sum(sizes))
+        else:
+            raw = list(_until(rows, settings.block_bytes, progress))
+            if not raw:
+                return blocks
+            write_bytes_atomically(block, _as_lines(_cleaned(raw, steps, settings)))
+        blocks.append(block)
+
+
+def _until(rows: Iterator[Row], most: int, progress: Progress) -> Iterator[Row]:
+    size = 0
+    while size < most and (row := next(rows, None)):
+        own = size_bytes(row["text"])
+        progress(own)
+        size += own
+        yield row
+
+
+def _cleaned(raw: list[Row], steps: list[Step], settings: Settings) -> list[Row]:
+    rows = [run_steps(steps, row) for row in raw]
+    kept = list(filter(is_kept, rows))
+    for row, before in zip(rows, raw):
+        row["read"] = row["left"] = size_bytes(before["text"])
+        if not is_kept(row):
+            row["text"] = sample(before["text"])
+    for row in kept:
+        row["left"], row["digest"] = size_bytes(row["text"]), digest(row["text"]).hex()
+    if settings.bands is not None:
+        signatures = minhash((row["text"] for row in kept), settings.bands.hashes)
+        for row, keys in zip(kept, band_keys(signatures, settings.bands).tolist()):
+            row["keys"] = keys
+    return rows
+
+
+def _as_lines(rows: Iterable[Row]) -> bytes:
+    """JSON lines, in ASCII: a text may hold lone surrogates."""
+    return "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
+
+
+def _records(blocks: Iterable[Path]) -> Iterator[Row]:
+    for block in blocks:
+        with block.open(encoding="ascii") as lines:
+            yield from map(json.loads, lines)
+
+
+# --- all documents at once ---
+
+
+def find_duplicates(blocks: list[Path], settings: Settings) -> list[str]:
+    """For every row that was read the reason why it is dropped, empty where it stays."""
+    reasons, digests, keys = [], [], array("Q")
+    for row in _records(blocks):
+        reasons.append(row["dropped"])
+        if is_kept(row):
+            digests.append(bytes.fromhex(row["digest"]))
+            keys.extend(row.get("keys", ()))
+    kept = np.flatnonzero([not reason for reason in reasons])
+    first = firsts_of(digests) == np.arange(len(kept))
+    for place in kept[~first]:
+        reasons[place] = EXACT
+    if settings.bands is not None and len(kept):
+        own = np.array(keys).reshape(len(kept), -1)[first]
+        near = clusters(pairs_of_keys(own), len(own)) != np.arange(len(own))
+        for place in kept[first][near]:
+            reasons[place] = NEAR
     return reasons
 
 
-def _rows(work: Path, numbers: range) -> Iterator[Row]:
-    for number in numbers:
-        yield from block_rows(work, number)
+def cut_passages(blocks: list[Path], reasons: list[str], length: int) -> list[str]:
+    """The texts that stay without what came before; the `reasons` of those left empty are set."""
+    places = [place for place, reason in enumerate(reasons) if not reason]
+    texts = [row["text"] for row in _final(blocks, reasons, None) if is_kept(row)]
+    cut = dict(zip(places, cut_repeats(texts, length)))
+    for place, text in cut.items():
+        if not text.strip():
+            reasons[place] = EMPTY
+    return [text for text in cut.values() if text.strip()]
 
 
-def _cut_passages(settings: Settings, work: Path, numbers: range, reasons: np.ndarray) -> None:
-    """All rows that stay, in work/cut.jsonl, without what came before."""
-    file = work / "cut.jsonl"
-    if not file.exists():
-        rows = [row for row, reason in zip(_rows(work, numbers), reasons) if not reason]
-        cut = cut_repeats([row["text"] for row in rows], settings.passages)
-        changed = [{**row, "text": text} for row, text in zip(rows, cut)]
-        write_bytes_atomically(file, as_lines(changed))
+def _final(blocks: list[Path], reasons: list[str], cut: list[str] | None) -> Iterator[Row]:
+    """All rows that were read, with their reasons and, of those that stay, their last text."""
+    texts = iter(cut or ())
+    for row, reason in zip(_records(blocks), reasons):
+        if not reason and cut is not None:
+            row["text"] = next(texts)
+        elif reason in (EXACT, NEAR, EMPTY):
+            row["text"] = sample(row["text"])
+        yield {**row, "dropped": reason}
 
 
-def _texts(settings: Settings, work: Path, numbers: range, reasons: np.ndarray) -> Iterator[Row]:
-    """The rows that stay, as they will be."""
-    if not settings.passages:
-        yield from (row for row, reason in zip(_rows(work, numbers), reasons) if not reason)
-        return
-    with (work / "cut.jsonl").open(encoding="utf-8") as lines:
-        yield from (row for row in map(json.loads, lines) if row["text"].strip())
-
-
-# --- what is told ---
-
-
-def _report(
-    settings: Settings, work: Path, numbers: range, reasons: np.ndarray, index: TokenIndex
-) -> Report:
-    blocks = [block_counts(work, number) for number in numbers]
-    report = Report(settings.as_json(), tokens=index.tokens, vocab_size=index.vocab_size)
-    report.masked = sum(block["masked"] for block in blocks)
-    for block in blocks:
-        report.add_block(block)
-    report.stage("filters")
-    rows = ((row, reason) for row, reason in zip(_rows(work, numbers), reasons.tolist()) if reason)
-    duplicates: Drops = {}
-    for row, reason in rows:
-        add_drop(duplicates, (EXACT, NEAR)[reason - 1], row)
-    for reason in (EXACT, NEAR):
-        report.take(reason, duplicates.get(reason))
-    if settings.passages:
-        _report_passages(report, work, numbers, reasons)
-    return report
-
-
-def _report_passages(report: Report, work: Path, numbers: range, reasons: np.ndarray) -> None:
-    before = (row for row, reason in zip(_rows(work, numbers), reasons.tolist()) if not reason)
-    emptied: Drops = {}
-    trimmed = 0
-    with (work / "cut.jsonl").open(encoding="utf-8") as lines:
-        for row, after in zip(before, map(json.loads, lines)):
-            if after["text"].strip():
-                trimmed += size_bytes(row) - size_bytes(after)
-            else:
-                add_drop(emptied, EMPTY, row)
-    report.trimmed += trimmed
-    report.take(EMPTY, emptied.get(EMPTY), trimmed)
-
-
-def _reasons(work: Path, numbers: range) -> str:
-    totals: dict[str, int] = {}
-    for number in numbers:
-        for reason, own in block_counts(work, number)["dropped"].items():
-            totals[reason] = totals.get(reason, 0) + own["documents"]
-    if not totals:
+def _why(reasons: list[str]) -> str:
+    """The commonest reasons, and a remedy."""
+    if not reasons:
         return "none was read; give sources that are not empty"
-    ordered = sorted(totals.items(), key=lambda pair: -pair[1])[:3]
-    dropped = ", ".join(f"{reason} dropped {count}" for reason, count in ordered)
+    common = Counter(reasons).most_common(3)
     remedy = "use other --filters or another --language"
-    if ordered[0][0] == NO_TEXT:
+    if common[0][0] == NO_TEXT:
         remedy = "give the field that has the text, with --field"
-    return f"{dropped}; {remedy}"
+    return f"{', '.join(f'{reason} dropped {count}' for reason, count in common)}; {remedy}"
 
 
-def _saved(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+# --- tokens ---
+
+
+def _tokenizer(settings: Settings, out: Path, rows: Iterator[Row]) -> Tokenizer:
+    """The one that was given, or one trained on the first documents that stay; kept beside them."""
+    file = out / "tokenizer.json"
     if not file.exists():
-        data = io.BytesIO()
-        np.savez(data, made=make())
-        write_bytes_atomically(file, data.getvalue())
-    with np.load(file) as arrays:
-        return arrays["made"]
+        if settings.tokenizer is not None:
+            tokenizer = Tokenizer.load(settings.tokenizer)
+        else:
+            first = _until(rows, TOKENIZER_BYTES, lambda _: None)
+            tokenizer = train_tokenizer((row["text"] for row in first), settings.vocab_size)
+        write_atomically(file, tokenizer.backend.to_str(pretty=True))
+    return Tokenizer.load(file)
+
+
+def write_shards(
+    rows: Iterator[Row], tokenizer: Tokenizer, most: int, out: Path, progress: Progress
+) -> list[Shard]:
+    """Writes those that are not there; work/shard-….json records that one is."""
+    shards: list[Shard] = []
+    while (done := out / "work" / f"shard-{len(shards):05d}.json").exists():
+        shards.append(Shard(**json.loads(done.read_text(encoding="utf-8"))))
+        progress(sum(row["left"] for row in islice(rows, shards[-1].documents)))
+    pending: deque[Row] = deque()  # read, and not in a shard yet
+    for group in shard_groups(_encoded(rows, tokenizer, pending), most):
+        name, own = f"{len(shards):05d}", [pending.popleft() for _ in group]
+        documents = ({"id": row["id"], "text": row["text"]} for row in own)
+        write_bytes_atomically(out / f"documents-{name}.jsonl", _as_lines(documents))
+        shard = write_shard(out, len(shards), group, tokenizer.vocab_size, tokenizer.end_token)
+        write_atomically(out / "work" / f"shard-{name}.json", json.dumps(asdict(shard)))
+        shards.append(shard)
+        progress(sum(row["left"] for row in own))
+    return shards
+
+
+def _encoded(rows: Iterator[Row], tokenizer: Tokenizer, pending: deque) -> Iterator[list[int]]:
+    while batch := list(islice(rows, 256)):
+        pending += batch
+        yield from tokenizer.encode_batch([row["text"] for row in batch])
 
 
 def _bar(name: str, progress: bool, total: int | None) -> tqdm:

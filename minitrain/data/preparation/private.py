@@ -44,7 +44,7 @@ class Kind:
 def luhn(number: str) -> bool:
     """True if a card number's checksum is right: every second digit from the right
     counts double."""
-    digits = [int(sign) for sign in number if sign.isdigit()]
+    digits = [int(character) for character in number if character.isdigit()]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return bool(digits) and (sum(digits[::-1][::2]) + sum(doubled)) % 10 == 0
 
@@ -52,9 +52,9 @@ def luhn(number: str) -> bool:
 def iban(account: str) -> bool:
     """True if an IBAN's check digits are right: its first four characters moved to the end, letters
     as 10 to 35, the number is 1 mod 97."""
-    signs = account.replace(" ", "")
-    number = "".join(str(int(sign, 36)) for sign in signs[4:] + signs[:4])
-    return 15 <= len(signs) <= 34 and int(number) % 97 == 1
+    plain = account.replace(" ", "")
+    number = "".join(str(int(character, 36)) for character in plain[4:] + plain[:4])
+    return 15 <= len(plain) <= 34 and int(number) % 97 == 1
 
 
 def public_address(address: str) -> bool:

@@ -8,53 +8,81 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minitrain.data.preparation.drops import Drops, add_drops
+from minitrain.data.preparation.deduplication.exact import digest
+from minitrain.data.preparation.documents import Row
+from minitrain.data.preparation.private import mask
 from minitrain.paths import write_atomically, write_bytes_atomically
 from minitrain.words import bytes_text, printable
 
+SAMPLES, SAMPLE_CHARACTERS = 3, 240  # of each reason, and of each sample
+FILTERS, EXACT, NEAR, EMPTY = (
+    *("filters", "exact_duplicate", "near_duplicate"),
+    "nothing_but_repeats",
+)
 
-@dataclass
+
+@dataclass(frozen=True)
 class Report:
-    """Filled stage by stage; `funnel` is what was left after each."""
+    """`funnel` is what was left after each stage; `dropped` the drops by reason."""
 
     settings: dict[str, Any]
     tokens: int
     vocab_size: int
-    masked: int = 0  # e-mail addresses, numbers, keys
-    trimmed: int = 0  # bytes, of documents that stayed
-    documents: int = 0
-    bytes: int = 0
-    funnel: list[dict[str, Any]] = field(default_factory=list)
-    dropped: Drops = field(default_factory=dict)
+    masked: int  # e-mail addresses, numbers, keys
+    trimmed: int  # bytes, of documents that stayed
+    funnel: list[dict[str, Any]]
+    dropped: dict[str, dict[str, Any]]
 
-    def add_block(self, block: dict[str, Any]) -> None:
-        """The counts of one block: what was read, and what its filters left."""
-        if not self.funnel:
-            self.funnel.append({"stage": "read", "documents": 0, "bytes": 0})
-        for name in ("documents", "bytes"):
-            self.funnel[0][name] += block["read"][name]
-        lost = block["read"]["bytes"] - block["kept"]["bytes"]
-        self.trimmed += lost - sum(own["bytes"] for own in block["dropped"].values())
-        self.documents += block["kept"]["documents"]
-        self.bytes += block["kept"]["bytes"]
-        for reason, own in block["dropped"].items():
-            add_drops(self.dropped, reason, own)
 
-    def stage(self, name: str) -> None:
-        self.funnel.append({"stage": name, "documents": self.documents, "bytes": self.bytes})
+def make_report(rows: Iterable[Row], settings: dict[str, Any], tokens: int, vocab: int) -> Report:
+    """Counts all rows that were read, in one pass.
 
-    def take(self, reason: str, own: dict[str, Any] | None, trimmed: int = 0) -> None:
-        """A stage that drops for one reason, and trims what stays."""
-        if own is not None:
-            add_drops(self.dropped, reason, own)
-            self.documents -= own["documents"]
-            self.bytes -= own["bytes"]
-        self.bytes -= trimmed
-        self.stage(reason)
+    Each has its final `text`, or a sample of it with the reason why it was `dropped`, and bytes as
+    they were `read` and as the filters `left` them.
+    """
+    read, masked, dropped = Counter(), 0, {}
+    lost = {stage: Counter() for stage in (FILTERS, EXACT, NEAR, EMPTY)}  # documents, and bytes
+    for row in rows:
+        read.update(documents=1, bytes=row["read"])
+        masked += row.get("masked", 0)
+        trimmed = row["read"] - row["left"]
+        lost[FILTERS].update(bytes=trimmed)
+        if reason := row["dropped"]:
+            lost[reason if reason in lost else FILTERS].update(documents=1, bytes=row["left"])
+            _add(dropped.setdefault(reason, {"documents": 0, "bytes": 0, "samples": []}), row)
+        else:
+            lost[EMPTY].update(bytes=row["left"] - size_bytes(row["text"]))
+    funnel, left = [{"stage": "read", **read}], read
+    for stage in lost if settings["passages"] else (FILTERS, EXACT, NEAR):
+        left = {name: left[name] - lost[stage][name] for name in ("documents", "bytes")}
+        funnel.append({"stage": stage, **left})
+    trimmed = read["bytes"] - left["bytes"] - sum(own["bytes"] for own in dropped.values())
+    return Report(settings, tokens, vocab, masked, trimmed, funnel, dropped)
+
+
+def _add(own: dict[str, Any], row: Row) -> None:
+    """One more drop. The samples with the lowest digests stay: a fair choice, and the same one
+    however the documents were cut into blocks."""
+    own["documents"] += 1
+    own["bytes"] += row["left"]
+    sample = [digest(row["id"] + row["text"]).hex(), row["id"], row["text"]]
+    own["samples"] = sorted([*own["samples"], sample])[:SAMPLES]
+
+
+def sample(text: str) -> str:
+    """The beginning of a text, masked: a report is read by many."""
+    return mask(text[: 4 * SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]  # cut first, half a key stays
+
+
+def size_bytes(text: str) -> int:
+    """In UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def write_report(out: Path, report: Report) -> None:
@@ -67,33 +95,31 @@ def write_report(out: Path, report: Report) -> None:
 def as_markdown(report: Report) -> str:
     """Tables and samples."""
     read = report.funnel[0]
-    lines = ["# What became of the documents", "", "![funnel](funnel.png)", ""]
-    lines += ["| after | documents | of all | bytes | of all |", "|---|---:|---:|---:|---:|"]
-    lines += [
-        f"| {stage['stage']} | {stage['documents']:,} | {_share(stage, read, 'documents')} "
-        f"| {bytes_text(stage['bytes'])} | {_share(stage, read, 'bytes')} |"
-        for stage in report.funnel
-    ]
-    lines += [
+    ordered = sorted(report.dropped.items(), key=lambda pair: (-pair[1]["documents"], pair[0]))
+    lines = [
+        *("# What became of the documents", "", "![funnel](funnel.png)", ""),
+        *_table("after", [(stage["stage"], stage) for stage in report.funnel], read),
         "",
         f"{report.tokens:,} tokens of a vocabulary of {report.vocab_size:,}, the ends of documents "
         f"included. {report.masked:,} private passages were masked; masks and cut lines took "
         f"{bytes_text(report.trimmed)} from documents that stayed.",
         "",
-        "| dropped for | documents | of all | bytes |",
-        "|---|---:|---:|---:|",
-    ]
-    ordered = sorted(report.dropped.items(), key=lambda pair: (-pair[1]["documents"], pair[0]))
-    lines += [
-        f"| {reason} | {own['documents']:,} | {_share(own, read, 'documents')} "
-        f"| {bytes_text(own['bytes'])} |"
-        for reason, own in ordered
+        *_table("dropped for", ordered, read),
     ]
     for reason, own in ordered:
         lines += ["", f"## {reason}", ""]
         for _, name, text in own["samples"]:
             lines += [f"- `{printable(name)}` {' '.join(printable(text).split())}"]
     return "\n".join(lines) + "\n"
+
+
+def _table(head: str, rows: Iterable[tuple[str, dict]], read: dict[str, Any]) -> list[str]:
+    lines = [f"| {head} | documents | of all | bytes | of all |", "|---|---:|---:|---:|---:|"]
+    for name, own in rows:
+        documents, size = (own[n] / max(1, read[n]) for n in ("documents", "bytes"))
+        counts = f"{own['documents']:,} | {documents:.1%} | {bytes_text(own['bytes'])}"
+        lines.append(f"| {name} | {counts} | {size:.1%} |")
+    return lines
 
 
 def picture(report: Report) -> bytes:
@@ -104,21 +130,16 @@ def picture(report: Report) -> bytes:
     read = report.funnel[0]
     figure = Figure(figsize=(7, 0.7 + 0.6 * len(report.funnel)), layout="constrained")
     axes = figure.add_subplot()
-    for row, stage in enumerate(report.funnel):
-        for shift, name, colour in ((-0.18, "documents", "#4477aa"), (0.18, "bytes", "#ccbb44")):
-            left = stage[name] / max(1, read[name])
-            label = name if row == 0 else None
-            axes.barh(row + shift, left, height=0.34, color=colour, label=label)
-            amount = f"{stage[name]:,}" if name == "documents" else bytes_text(stage[name])
-            axes.text(left + 0.01, row + shift, amount, va="center", fontsize=8)
-    axes.set_yticks(range(len(report.funnel)), [stage["stage"] for stage in report.funnel])
+    rows = range(len(report.funnel))
+    for shift, name, colour in ((-0.18, "documents", "#4477aa"), (0.18, "bytes", "#ccbb44")):
+        left = [stage[name] / max(1, read[name]) for stage in report.funnel]
+        bars = axes.barh([row + shift for row in rows], left, 0.34, color=colour, label=name)
+        amount = "{:,}".format if name == "documents" else bytes_text
+        axes.bar_label(bars, [amount(s[name]) for s in report.funnel], padding=3, fontsize=8)
+    axes.set_yticks(rows, [stage["stage"] for stage in report.funnel])
     axes.set(xlim=(0, 1.2), xlabel="left, as a share of what was read")
     axes.invert_yaxis()
     axes.legend(loc="lower right", fontsize=8)
     data = io.BytesIO()
     FigureCanvasAgg(figure).print_png(data, metadata={"Software": None})
     return data.getvalue()
-
-
-def _share(part: dict[str, Any], whole: dict[str, Any], name: str) -> str:
-    return f"{part[name] / max(1, whole[name]):.1%}"

@@ -1,24 +1,31 @@
-"""Settings of `prepare`, and the steps that they imply."""
+"""Settings of `prepare`, the steps that they imply, and whether a begun folder has the same."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from minitrain.data.preparation.contamination import TestSet
-from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
+from minitrain.data.preparation.deduplication.near import Bands, choose_bands
 from minitrain.data.preparation.documents import check_sources, read_texts
-from minitrain.data.preparation.filters.c4 import C4, sentence_lines
 from minitrain.data.preparation.filters.classifier import Classifier
-from minitrain.data.preparation.filters.fineweb import FINEWEB
-from minitrain.data.preparation.filters.gopher import GOPHER
 from minitrain.data.preparation.filters.language import language_rule
-from minitrain.data.preparation.filters.repetition import REPETITION
+from minitrain.data.preparation.filters.rules import (
+    C4,
+    FINEWEB,
+    GOPHER,
+    REPETITION,
+    Edit,
+    Filter,
+    Step,
+    sentence_lines,
+)
 from minitrain.data.preparation.private import masked
-from minitrain.data.preparation.steps import Edit, Filter, Step
 from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
+from minitrain.paths import write_atomically
 
 STEPS_OF: dict[str, tuple[Step, ...]] = {
     "gopher": (Filter(GOPHER),),
@@ -31,7 +38,7 @@ HASHES = 128  # of MinHash, at most
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the output depends on; what is None or 0 is left out."""
+    """All that the output depends on; a step whose setting is None or 0 is left out."""
 
     sources: tuple[str, ...]
     field: str = "text"
@@ -43,7 +50,7 @@ class Settings:
     mask: bool = True
     test: str | None = None  # a source of texts that must not come in
     near: float | None = 0.75  # Jaccard similarity
-    passages: int = 0  # signs
+    passages: int = 0  # characters
     tokenizer: str | None = None  # a file; else one is trained
     vocab_size: int = 4096
     shard_tokens: int = 1 << 26
@@ -77,7 +84,7 @@ class Settings:
         return None if self.near is None else choose_bands(self.near, HASHES)
 
     def steps(self) -> list[Step]:
-        """The cheap ones first, masking last: the test set is looked for in what was written."""
+        """The cheap ones first, masking last: the test set is looked for in the unmasked text."""
         steps: list[Step] = []
         if self.language is not None:
             steps.append(Filter((language_rule(self.language),)))
@@ -95,3 +102,27 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"sources": [Path(source).name for source in self.sources]}
+
+
+def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
+    """Refuses to resume with other settings, or from files that have changed."""
+    now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
+    file = work / "settings.json"
+    if not any(work.glob("block-*.jsonl")):  # nothing is done: an unreadable source may be mended
+        write_atomically(file, json.dumps(now, indent=2))
+        return
+    begun = json.loads(file.read_text(encoding="utf-8"))
+    changed = [name for name in now if now[name] != begun.get(name)]
+    if changed:
+        raise InputError(
+            f"{out} was begun with other {' and '.join(changed)}: give the same to go on, "
+            "or --out another folder"
+        )
+
+
+def _stamps(settings: Settings) -> list[list[Any]]:
+    """Names, sizes and times of the files of every source that is a file or folder."""
+    given = (*settings.sources, settings.test, settings.tokenizer, settings.classifier)
+    paths = [Path(source) for source in given if source]
+    files = [file for path in paths for file in sorted((path, *path.rglob("*")))]
+    return [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in files if f.is_file()]

@@ -1,3 +1,1 @@
-"""The corpus of known entropy: worlds with a consistent state, their storyteller, and the scorer
-that knows every odd.
-"""
+"""The corpus of known entropy: worlds with a consistent state, and their storyteller."""

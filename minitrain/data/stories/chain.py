@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from math import inf
 from typing import TypeVar
 
-from minitrain.data.stories.odds import Pick, Table, random_bytes, ranked
+from minitrain.data.stories.odds import Pick, random_bytes, ranked
 
 T = TypeVar("T")
 VOCABULARY, FOLLOWERS = 100, 32
@@ -32,32 +30,14 @@ class Chain:
 
     words: tuple[str, ...]
     followers: tuple[tuple[int, ...], ...]
-    odds: Table = ODDS
 
     def tell(self, pick: Pick) -> str:
-        """One document: the first word follows word 0, which is not told."""
-        told, word = [], 0
+        """One document: the first word follows word 0, which is not written."""
+        written, word = [], 0
         for _ in range(WORDS):
-            word = self.followers[word][pick(self.odds, ())]
-            told.append(self.words[word])
-        return " ".join(told)
-
-    def score(self, text: str) -> float:
-        """log p of a whole document; -inf where it is none."""
-        told = text.split(" ")
-        steps = list(zip([self.words[0], *told], told))
-        if len(told) != WORDS or any(step not in self._rank for step in steps):
-            return -inf
-        return -sum(self.odds.nats[self._rank[step]] for step in steps)
-
-    @cached_property
-    def _rank(self) -> dict[tuple[str, str], int]:
-        """The place of each possible word among the followers of the word before it."""
-        return {
-            (before, self.words[word]): rank
-            for before, followers in zip(self.words, self.followers)
-            for rank, word in enumerate(followers)
-        }
+            word = self.followers[word][pick(ODDS, ())]
+            written.append(self.words[word])
+        return " ".join(written)
 
 
 def make_chain(name: str) -> Chain:

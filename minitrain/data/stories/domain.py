@@ -1,4 +1,4 @@
-"""The worlds in which the tiny stories happen: their words, in order, and their habits.
+"""The worlds in which the tiny stories happen (worlds.json): their words, in order, and habits.
 
 The first words of a list are the likelier ones; jobs, places, objects and adjectives go round a
 circle of themes (see `odds.py`). No adjective, creature or mood begins with a vowel: "a" fits all.
@@ -6,8 +6,10 @@ circle of themes (see `odds.py`). No adjective, creature or mood begins with a v
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from minitrain.data.stories.odds import EVEN, Table, around, ranked, table, yes
 
@@ -115,3 +117,20 @@ class Odds:
             night=yes(d.nights),
             event=table(d.events),
         )
+
+
+def _read_worlds(file: Path) -> tuple[Domain, ...]:
+    """A domain for each object: a string is a list of words, the rest are weights."""
+    return tuple(
+        Domain(name, **{field: _value(value) for field, value in world.items()})
+        for name, world in json.loads(file.read_text(encoding="utf-8")).items()
+    )
+
+
+def _value(value: str | list[int] | int) -> tuple[str, ...] | tuple[int, ...] | int:
+    if isinstance(value, str):
+        return words(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+WORLDS = _read_worlds(Path(__file__).with_name("worlds.json"))

@@ -1,4 +1,4 @@
-"""Tells one story, choice by choice, and adds up -log p of each choice as it is made.
+"""Writes one story, choice by choice, and adds up -log p of each choice as it is made.
 
     One rainy day, Mia the kind baker sat in the kitchen with a small warm loaf.
     Tom the old smith worked at the forge.            who is where, with what; then 1 to 4 events:
@@ -8,6 +8,9 @@
 Each choice shows in the text (the actor spoken of last is "She" or "He", another is named), and
 what follows from the state alone (who is there to be met, who has the loaf) is written without
 any choice: so a text has one derivation, and its -log p is the sum over the choices.
+
+`contradicted` makes a story's twin, which has probability 0, for pairs in BLiMP's manner (Warstadt
+et al. 2020, arXiv:1912.00582): does a model keep account of who acts? Chance is 1/2.
 """
 
 from __future__ import annotations
@@ -18,12 +21,27 @@ from minitrain.data.stories.domain import EVENTS, MAX_OBJECTS, Domain
 from minitrain.data.stories.odds import Pick, Table
 
 VISIT, FIND, GIVE, DROP, TAKE = map(EVENTS.index, ("visit", "find", "give", "drop", "take"))
+OTHER = {"She": "He", "He": "She"}
 ON_THE_GROUND = 2  # keepers: 0 and 1 are the characters, 2 + place is the ground there
 
 
 def tell(domain: Domain, pick: Pick) -> str:
     """One story."""
     return " ".join(Story(domain, pick).sentences())
+
+
+def contradicted(story: str) -> str | None:
+    """The story with the last pronoun that begins a sentence exchanged; None where there is none.
+
+    Only the character who acted last may be a pronoun there, so the twin has probability 0.
+    """
+    sentences = story.split(". ")
+    for place in reversed(range(len(sentences))):
+        subject, blank, rest = sentences[place].partition(" ")
+        if subject in OTHER:
+            sentences[place] = OTHER[subject] + blank + rest
+            return ". ".join(sentences)
+    return None
 
 
 class Story:
@@ -132,11 +150,11 @@ class Story:
         return f"felt {self._word('feelings')}"
 
     def _night(self, actor: int, subject: str) -> str:
-        """Tells where somebody is at the end."""
+        """The place of one character at the end."""
         return f"That night, {subject} {self._word('rests')} {self.d.places[self.where[actor]]}."
 
     def _end(self, actor: int, subject: str) -> str:
-        """One of the objects that somebody has at the end."""
+        """One of the objects that a character has at the end."""
         has = self._one_of(actor, to=actor) if self._kept(actor) else "nothing"
         return f"In the end, {subject} had {has}."
 

@@ -1,11 +1,11 @@
-"""Documents of token files held out: training asks nothing of them, rows of their own ask for all.
+"""Documents of token files held out: training has no targets in them, rows of their own have all.
 
     stream      a a a a | b b b b | b c c c        b is held out
     training    a a a a |    ·    | - c c c        - : -100;  · : nothing is left of the row
     held out    b b b b | b
 
 Attention and positions stay inside a document, so the others are trained as if `b` were not there:
-it costs the places that it takes. Memory: 8 bytes a row. Shapes: N rows  T tokens. Lab: e11.
+it costs the places that it takes. Memory: 8 bytes a row. Shapes: N rows  T tokens.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from minitrain.data.packing import IGNORED, Packed, pack_stream, row_numbers
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows
 from minitrain.errors import InputError
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """`training`, of `tokens` targets, and the rows (N, T) of what it does not ask for."""
+    """`training`, of `tokens` targets, and the rows (N, T) of the other targets."""
 
     training: RowsWithout
     tokens: int
@@ -69,8 +69,8 @@ def hold_out(rows: TokenRows, seed: int, part: float = 0.04, most_rows: int = 20
     tokens = rows.index.tokens - sum(stop - start for start, stop in drawn.values())
     kept = np.delete(np.arange(len(rows)), _covered(rows, list(drawn.values())))
     training = RowsWithout(rows, torch.tensor(list(drawn), dtype=torch.int32), kept)
-    texts = [_tokens(rows, *span) for span in drawn.values()]
-    held = pack_stream(texts, rows.length, rows.index.end_token)
+    documents = [rows.read(start, stop)[0][:-1] for start, stop in drawn.values()]
+    held = pack_stream(documents, rows.length, rows.index.end_token)
     return HeldOut(training, tokens, held[:most_rows])
 
 
@@ -92,13 +92,6 @@ def _span(rows: TokenRows, document: int) -> tuple[int, int]:
     number, stops = document - rows.documents_before[shard], rows.shards[shard][1]
     start = int(stops[number - 1]) if number else 0
     return rows.starts[shard] + start, rows.starts[shard] + int(stops[number])
-
-
-def _tokens(rows: TokenRows, start: int, stop: int) -> list[int]:
-    """The tokens of a document, without its end."""
-    shard = bisect_right(rows.starts, start) - 1
-    own, first = rows.shards[shard][0], rows.starts[shard]
-    return own[start - first : stop - 1 - first].tolist()
 
 
 def _covered(rows: TokenRows, spans: list[tuple[int, int]]) -> list[int]:

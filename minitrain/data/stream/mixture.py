@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.data.packing import Packed, row_numbers
+from minitrain.data.packing import Packed, Rows, row_numbers
 from minitrain.data.stream.order import permutation
-from minitrain.data.stream.rows import Rows
 from minitrain.errors import InputError
 
 

@@ -7,6 +7,13 @@
 Documents are whole: none reaches into the next shard. The index is written last, in one step: a
 folder that has it is complete. NumPy's own format, so that `np.load(file, mmap_mode="r")` opens a
 shard anywhere. Cost: 2 bytes a token on disk; of memory, what is read.
+
+    rows = TokenRows(folder, length=2048)
+    loader = Loader(rows, batch_size=8, rank=rank, world_size=4, workers=2)
+
+Row i is what `pack_stream` would put there, bit for bit: all documents end to end, cut every
+`length` tokens, no target across a document's end. Only the rows that are asked for are read, so a
+corpus may be larger than memory. Shapes: N rows  T tokens.
 """
 
 from __future__ import annotations
@@ -14,14 +21,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from minitrain.data.packing import token_array
+from minitrain.data.packing import IGNORED, PADDING, Packed, row_numbers, token_array
 from minitrain.errors import InputError
 from minitrain.paths import write_atomically, write_bytes_atomically
 
@@ -57,7 +68,7 @@ class TokenIndex:
 
 
 def write_token_files(
-    folder: Path,
+    folder: str | os.PathLike,
     documents: Iterable[Sequence[int]],
     vocab_size: int,
     end_token: int = 0,
@@ -67,6 +78,7 @@ def write_token_files(
 
     Read once, one shard in memory at a time. InputError for a token outside the vocabulary.
     """
+    folder = Path(folder)
     if (folder / INDEX).exists():
         raise InputError(f"{folder} holds token files already: give another folder")
     shards = [
@@ -74,92 +86,6 @@ def write_token_files(
         for number, group in enumerate(shard_groups(documents, shard_tokens))
     ]
     return write_index(folder, TokenIndex(vocab_size, end_token, tuple(shards)))
-
-
-def write_shard(
-    folder: Path, number: int, documents: Sequence[Sequence[int]], vocab_size: int, end_token: int
-) -> Shard:
-    """One shard's two files, each written beside its place and moved there."""
-    if not 0 <= end_token < vocab_size:
-        raise InputError(f"end token {end_token}: use one of the vocabulary, 0 to {vocab_size - 1}")
-    sizes = np.array([len(document) + 1 for document in documents], np.int64)
-    end = np.array([end_token])
-    pieces = (
-        (token_array(document, f"document {n}", np.int64), end)
-        for n, document in enumerate(documents)
-    )
-    tokens = np.concatenate([np.empty(0, np.int64), *chain.from_iterable(pieces)])
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
-        raise InputError(
-            f"tokens reach from {tokens.min()} to {tokens.max()}, and the vocabulary has "
-            f"{vocab_size:,}: encode with the tokenizer that it is of"
-        )
-    narrow = tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-    name = f"{number:05d}"
-    sums = [_write(_tokens_file(folder, name), narrow)]
-    sums.append(_write(_stops_file(folder, name), np.cumsum(sizes)))
-    return Shard(name, len(tokens), len(documents), *sums)
-
-
-def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
-    """The last file: from now on the folder is complete."""
-    text = json.dumps({"format": FORMAT, **asdict(index)}, indent=2)
-    write_atomically(folder / INDEX, text + "\n")
-    return index
-
-
-def holds_tokens(folder: Path) -> bool:
-    """True if `data prepare` has finished in the folder, or is working there: no folder
-    of texts."""
-    if (folder / "work" / "settings.json").is_file():
-        return True
-    return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]
-
-
-def read_index(folder: Path) -> TokenIndex:
-    """InputError where there is none, or one that says something else."""
-    file = Path(folder) / INDEX
-    if not file.is_file():
-        raise InputError(
-            f"{folder} holds no {INDEX}: give a folder that `minitrain data prepare` finished, "
-            "or run it again, and it goes on where it stopped"
-        )
-    try:
-        read = json.loads(file.read_text(encoding="utf-8"))
-        shards = tuple(Shard(**shard) for shard in read["shards"])
-        if read["format"] != FORMAT:
-            raise ValueError(f"its format is {read['format']!r}, and {FORMAT!r} can be read")
-        return TokenIndex(read["vocab_size"], read["end_token"], shards)
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is no index of token files ({error}): prepare anew") from error
-
-
-def open_shard(folder: Path, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens and stops of a shard, memory-mapped, their sizes checked."""
-    files = _tokens_file(folder, shard.name), _stops_file(folder, shard.name)
-    try:
-        tokens, stops = (np.load(file, mmap_mode="r", allow_pickle=False) for file in files)
-    except (OSError, ValueError) as error:
-        raise InputError(f"shard {shard.name} cannot be read ({error}): prepare anew") from error
-    if (len(tokens), len(stops)) != (shard.tokens, shard.documents):
-        raise InputError(
-            f"{files[0]} has {len(tokens):,} tokens of {len(stops):,} documents, and the index "
-            f"says {shard.tokens:,} of {shard.documents:,}: prepare anew"
-        )
-    return np.asarray(tokens), np.asarray(stops)  # the same pages; a memmap's slices are slow
-
-
-def verify_token_files(folder: Path) -> TokenIndex:
-    """Reads every byte; InputError for the first file that is not what the index says."""
-    index = read_index(folder)
-    for shard in index.shards:
-        for file, expected in (
-            (_tokens_file(folder, shard.name), shard.tokens_sha256),
-            (_stops_file(folder, shard.name), shard.stops_sha256),
-        ):
-            if not file.is_file() or _sha256(file) != expected:
-                raise InputError(f"{file} is missing or not as it was written: prepare anew")
-    return index
 
 
 def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
@@ -178,6 +104,143 @@ def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list
         yield group
 
 
+def write_shard(
+    folder: Path, number: int, documents: Sequence[Sequence[int]], vocab_size: int, end_token: int
+) -> Shard:
+    """One shard's two files, each written beside its place and moved there."""
+    if not 0 <= end_token < vocab_size:
+        raise InputError(f"end token {end_token}: use one of the vocabulary, 0 to {vocab_size - 1}")
+    pieces = [np.empty(0, np.int64)]
+    for n, document in enumerate(documents):
+        pieces += [token_array(document, f"document {n}", np.int64), np.array([end_token])]
+    tokens = np.concatenate(pieces)
+    if len(tokens) and tokens.max() >= vocab_size:
+        raise InputError(
+            f"tokens reach up to {tokens.max()}, and the vocabulary has {vocab_size:,}: encode "
+            "with the tokenizer that it is of"
+        )
+    stops = np.cumsum([len(document) + 1 for document in documents], dtype=np.int64)
+    narrow = tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+    name = f"{number:05d}"
+    sums = [_write(file, own) for file, own in zip(_files(folder, name), (narrow, stops))]
+    return Shard(name, len(tokens), len(documents), *sums)
+
+
+def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
+    """The last file: from now on the folder is complete."""
+    text = json.dumps({"format": FORMAT, **asdict(index)}, indent=2)
+    write_atomically(folder / INDEX, text + "\n")
+    return index
+
+
+def holds_tokens(folder: Path) -> bool:
+    """True if `data prepare` has finished in the folder, or is working there."""
+    if (folder / "work" / "settings.json").is_file():
+        return True
+    return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]
+
+
+def read_index(folder: str | os.PathLike) -> TokenIndex:
+    """InputError where there is none, or one that says something else."""
+    file = Path(folder) / INDEX
+    if not file.is_file():
+        raise InputError(
+            f"{folder} holds no {INDEX}: give a folder that `minitrain data prepare` finished, "
+            "or run it again, and it goes on where it stopped"
+        )
+    try:
+        read = json.loads(file.read_text(encoding="utf-8"))
+        shards = tuple(Shard(**shard) for shard in read["shards"])
+        if read["format"] != FORMAT:
+            raise ValueError(f"its format is {read['format']!r}, and {FORMAT!r} can be read")
+        return TokenIndex(read["vocab_size"], read["end_token"], shards)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is no index of token files ({error}): prepare anew") from error
+
+
+def verify_token_files(folder: str | os.PathLike) -> TokenIndex:
+    """Reads every byte; InputError for the first file that is not what the index says."""
+    index = read_index(folder)
+    for shard in index.shards:
+        sums = (shard.tokens_sha256, shard.stops_sha256)
+        for file, expected in zip(_files(folder, shard.name), sums):
+            if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+                raise InputError(f"{file} is missing or not as it was written: prepare anew")
+    return index
+
+
+class TokenRows:
+    """`len(rows)`, and `rows[indices] -> Packed`, like a `Packed` that never was in memory."""
+
+    def __init__(self, folder: str | os.PathLike, length: int) -> None:
+        if length < 1:
+            raise InputError(f"rows of {length} tokens hold nothing: give a length of 1 or more")
+        self.folder, self.length = Path(folder), length
+        self.index = read_index(self.folder)
+        if not self.index.tokens:
+            raise InputError(f"{folder} holds no tokens: prepare at least one document")
+        shards = self.index.shards
+        self.shards = [_open_shard(self.folder, shard) for shard in shards]
+        self.starts = [0, *accumulate(shard.tokens for shard in shards)]
+        self.documents_before = [0, *accumulate(shard.documents for shard in shards)]
+
+    def __len__(self) -> int:
+        return -(-self.index.tokens // self.length)
+
+    def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
+        """(N, T) each, as in `Packed`."""
+        wanted = row_numbers(rows, len(self)).tolist()
+        # A row's inputs and targets are one token apart; before the first document stands an end.
+        spans = np.full((len(wanted), self.length + 1), self.index.end_token, np.int32)
+        owners = np.full((len(wanted), self.length), PADDING, np.int32)
+        for place, row in enumerate(wanted):
+            start = row * self.length
+            stop = min(start + self.length, self.index.tokens)
+            tokens, documents = self.read(max(0, start - 1), stop)
+            before = len(tokens) - (stop - start)  # 1, but 0 in the first row
+            spans[place, 1 - before : stop - start + 1] = tokens
+            owners[place, : stop - start] = documents[before:]
+        targets = np.where(owners == PADDING, np.int32(IGNORED), spans[:, 1:])
+        # The last token of all is an end, as padding's inputs are.
+        return Packed(*(torch.from_numpy(array) for array in (spans[:, :-1], targets, owners)))
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens `start` to `stop` of all, and the number of each one's document."""
+        tokens, owners = [], []
+        number = bisect_right(self.starts, start) - 1
+        while start < stop:
+            own, stops = self.shards[number]
+            low, high = start - self.starts[number], min(stop - self.starts[number], len(own))
+            first, last = stops.searchsorted((low, high - 1), side="right").tolist()
+            ends = np.minimum(stops[first : last + 1], high)
+            documents = self.documents_before[number] + np.arange(first, last + 1)
+            tokens.append(own[low:high])
+            owners.append(np.repeat(documents, np.diff(ends, prepend=low)))
+            number, start = number + 1, start + high - low
+        if len(tokens) == 1:
+            return tokens[0], owners[0]
+        return np.concatenate(tokens), np.concatenate(owners)
+
+    def __reduce__(self) -> tuple:
+        """A process of its own opens the files itself, instead of being sent their content."""
+        return TokenRows, (self.folder, self.length)
+
+
+def _open_shard(folder: Path, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens and stops of a shard, memory-mapped, their sizes checked."""
+    files = _files(folder, shard.name)
+    try:
+        tokens, stops = (np.load(file, mmap_mode="r", allow_pickle=False) for file in files)
+    except (OSError, ValueError) as error:
+        raise InputError(f"shard {shard.name} cannot be read ({error}): prepare anew") from error
+    if (len(tokens), len(stops)) != (shard.tokens, shard.documents):
+        raise InputError(
+            f"{files[0]} has {len(tokens):,} tokens of {len(stops):,} documents, and the index "
+            f"says {shard.tokens:,} of {shard.documents:,}: prepare anew"
+        )
+    return np.asarray(tokens), np.asarray(stops)  # the same pages; a memmap's slices are slow
+
+
 def _write(file: Path, array: np.ndarray) -> str:
     data = io.BytesIO()
     np.save(data, array.astype(array.dtype.newbyteorder("<")), allow_pickle=False)
@@ -185,17 +248,5 @@ def _write(file: Path, array: np.ndarray) -> str:
     return hashlib.sha256(data.getvalue()).hexdigest()
 
 
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as data:
-        while block := data.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _tokens_file(folder: Path, name: str) -> Path:
-    return Path(folder) / f"tokens-{name}.npy"
-
-
-def _stops_file(folder: Path, name: str) -> Path:
-    return Path(folder) / f"stops-{name}.npy"
+def _files(folder: str | os.PathLike, name: str) -> tuple[Path, Path]:
+    return Path(folder) / f"tokens-{name}.npy", Path(folder) / f"stops-{name}.npy"

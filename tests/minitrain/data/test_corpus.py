@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from dataclasses import replace
 from math import exp, inf, log
 
 import numpy as np
 import pytest
 
-from minitrain.data.corpus import DOMAINS, log_probability, make_corpus
+from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.stories.chain import ODDS, WORDS
-from minitrain.data.stories.domain import Domain
+from minitrain.data.stories.domain import WORLDS, Domain
 from minitrain.data.stories.odds import TOTAL, Dice, Table, around, random_bytes, ranked, table
-from minitrain.data.stories.scorer import score
-from minitrain.data.stories.storyteller import tell
+from minitrain.data.stories.storyteller import contradicted, tell
 from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
+
+from .story_reader import log_probability, score
 
 FIRST_BYTES = {  # of the SHA-256 of the first 20,000 bytes with seed 7
     "village": "9276ad63e2a33bf6",
@@ -63,7 +63,7 @@ def every_story(domain: Domain):
 
 def tiny_world() -> Domain:
     """Few words, so that all stories can be told; two events at most."""
-    v = DOMAINS["village"].world
+    v = next(world for world in WORLDS if world.name == "village")
     lists = ("traits", "sizes", "weathers", "times", "postures", "moves", "spots", "gives", "drops")
     one = {name: getattr(v, name)[:1] for name in (*lists, "songs", "moods", "feelings", "rests")}
     return replace(
@@ -123,70 +123,6 @@ def test_a_larger_corpus_begins_with_the_smaller_and_another_seed_shares_nothing
     assert not set(make_corpus(50_000, seed=1).documents) & set(large.documents)
 
 
-STORY = (
-    "One fine day, Mia the kind baker sat at the forge with a big warm loaf. "
-    "Tom the old smith stood at the school with a nice blue book. He ran to her. "
-    "Mia gave the loaf to him. She went to the kitchen. In the end, Tom had the loaf."
-)
-EMPTY = STORY.replace("gave the loaf to him", "left the loaf there").replace(
-    "Tom had the loaf", "she had nothing"
-)
-NIGHT = STORY.replace("In the end, Tom had the loaf", "That night, she slept in the kitchen")
-TOM = NIGHT.replace("she slept in the kitchen", "Tom slept at the forge")
-
-
-@pytest.mark.parametrize("story", [STORY, EMPTY, NIGHT, TOM])
-def test_a_consistent_story_is_possible(story):
-    assert -120 < log_probability(story) < -30
-
-
-CONTRADICTIONS = {
-    "Mia gave it away": (STORY, "end, Tom had", "end, she had"),
-    "it lies there": (EMPTY, "she had nothing", "she had the loaf"),
-    "he has two": (STORY, "had the loaf", "had nothing"),
-    "no such object came in": (STORY, "had the loaf", "had the pie"),
-    "she left": (NIGHT, "slept in the kitchen", "slept at the forge"),
-    "he stayed": (TOM, "slept at the forge", "slept at the school"),
-    "nobody of that name": (TOM, "night, Tom", "night, Ben"),
-    "who was spoken of last is she": (NIGHT, "night, she", "night, Mia"),
-    "she, in the middle of a sentence": (NIGHT, "night, she", "night, She"),
-    "Mia is she": (STORY, "She went", "He went"),
-    "Tom is him": (STORY, "to him", "to her"),
-    "not together": (STORY, "He ran to her. ", ""),
-    "already there": (STORY, "to the kitchen", "to the forge"),
-    "he is not there to be met": (STORY, "to the kitchen", "to the kitchen and met him"),
-    "nothing lies there": (STORY, "She went to the kitchen", "She took the loaf"),
-    "it is not hers": (STORY, "gave the loaf", "gave the book"),
-    "one object twice": (STORY, "blue book", "blue loaf"),
-    "two of one name": (STORY, "Tom the old", "Mia the old"),
-    "two of one job": (STORY, "old smith", "old baker"),
-    "no such word": (STORY, "blue book", "blue phone"),
-    "cut short": (STORY, " In the end, Tom had the loaf.", ""),
-    "no full stop": (STORY, "the loaf.", "the loaf"),
-    "a blank too many": (STORY, "Mia gave", " Mia gave"),
-    "too long": (STORY, "She went", "She felt sad. She felt sad. She felt sad. She went"),
-    "two documents": (STORY, "the loaf.", f"the loaf. {STORY}"),
-}
-
-
-@pytest.mark.parametrize("why", CONTRADICTIONS)
-def test_an_inconsistent_story_has_no_probability(why):
-    story, old, new = CONTRADICTIONS[why]
-    assert old in story
-    assert log_probability(story.replace(old, new)) == -inf
-
-
-@pytest.mark.parametrize("text", ["", ".", "Once upon a time.", "One. Two. Three.", "a. b. c. d."])
-def test_what_is_no_story_has_no_probability(text):
-    assert log_probability(text) == -inf
-
-
-def test_another_domain_cannot_tell_it():
-    story = make_corpus(1_000, domain="sea").documents[0]
-    assert log_probability(story, "sea") > -inf
-    assert log_probability(story, "village") == -inf
-
-
 def test_a_document_of_the_chain_costs_the_entropy_of_its_table_a_word():
     """In closed form: every word has the same odds over its own followers."""
     nats = make_corpus(1_000_000, domain="chain").nats / WORDS
@@ -194,23 +130,11 @@ def test_a_document_of_the_chain_costs_the_entropy_of_its_table_a_word():
     assert abs(nats.mean() - entropy) < 4 * nats.std() / np.sqrt(len(nats)) < 0.01
 
 
-@pytest.mark.parametrize("change", [str.upper, str.strip, lambda text: text + " ", lambda text: ""])
-def test_what_the_chain_cannot_say_has_no_probability(change):
-    text = make_corpus(1_000, domain="chain").documents[0]
-    said = log_probability(change(text), "chain")
-    assert (said > -inf) == (change(text) == text)
-    swapped = " ".join(reversed(text.split()))
-    assert log_probability(swapped, "chain") == -inf
-
-
 def test_the_floor_per_token_counts_each_end():
     corpus = make_corpus(40_000)
     tokenizer = train_tokenizer(corpus.documents)
     tokens = sum(len(tokenizer.encode(text)) + 1 for text in corpus.documents)
     assert corpus.entropy_per_token(tokenizer) == pytest.approx(corpus.nats.sum() / tokens)
-    assert corpus.bits_per_byte == pytest.approx(
-        corpus.nats.sum() / log(2) / len("".join(corpus.documents))
-    )
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -229,13 +153,24 @@ def test_a_mean_over_documents_estimates_the_entropy():
     assert abs(first.mean() - second.mean()) < 4 * error < 2
 
 
-def test_five_megabytes_a_second():
-    seconds = []
-    for seed in range(5):
-        start = time.process_time()
-        size = make_corpus(500_000, seed=seed).size_bytes
-        seconds.append((time.process_time() - start) / size * 1e6)
-    assert min(seconds) < 1 / 5, f"{1 / min(seconds):.1f} MB/s"
+@pytest.mark.parametrize("world", [world.name for world in WORLDS])
+def test_no_twin_is_possible_and_one_word_differs(world: str):
+    stories = make_corpus(40_000, seed=5, domain=world).documents
+    twins = [(story, twin) for story in stories if (twin := contradicted(story))]
+    assert len(twins) > 0.7 * len(stories)
+    for story, twin in twins:
+        assert log_probability(twin, world) == -inf < log_probability(story, world)
+        pairs = zip(story.split(), twin.split(), strict=True)
+        differ = [pair for pair in pairs if len(set(pair)) > 1]
+        assert differ in ([("He", "She")], [("She", "He")])
+
+
+def test_the_last_pronoun_is_exchanged():
+    assert contradicted("Leo sat. He sang. Mia sat. She left. Leo slept.") == (
+        "Leo sat. He sang. Mia sat. He left. Leo slept."
+    )
+    assert contradicted("Leo sat. Mia sang. She") is not None
+    assert contradicted("Leo sat. That night, he slept.") is None
 
 
 @pytest.mark.parametrize("raw", [[1], [3, 1], [1000, 1, 1], list(range(1, 25)), [5, 0, 2]])

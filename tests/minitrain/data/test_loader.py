@@ -101,14 +101,6 @@ def test_epochs_differ_seeds_differ_and_one_of_each_is_always_the_same():
     assert row_ids(next(iter(unshuffled))) == [10 + i for i in range(16)]
 
 
-def test_global_random_states_are_not_touched():
-    loader = Loader(packed_rows(9), 2)
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    list(loader)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_batch_has_what_a_model_needs():
     packed = pack([[5, 6], [7, 8], [9]], length=8)
     batch = next(iter(Loader(packed, 1))).to("cpu")

@@ -10,14 +10,9 @@ from minitrain.data import plain
 from minitrain.data.corpus import make_corpus
 from minitrain.data.loader import Loader
 from minitrain.data.packing import pack
-from minitrain.data.preparation.deduplication import clusters as real_clusters
-from minitrain.data.preparation.deduplication import minhash as real_minhash
-from minitrain.data.preparation.deduplication.bands import Bands
-from minitrain.data.preparation.deduplication.near import candidate_pairs
-from minitrain.data.preparation.deduplication.suffix_array import suffix_array
+from minitrain.data.preparation.deduplication import near
 from minitrain.data.preparation.deduplication.words import shingle_hashes
-from minitrain.data.preparation.filters.gopher import GOPHER
-from minitrain.data.preparation.filters.rule import first_failed
+from minitrain.data.preparation.filters.rules import GOPHER, first_failed
 from minitrain.data.stream.mixture import tempered
 
 STORIES = make_corpus(30_000, seed=3).documents
@@ -31,21 +26,22 @@ def test_a_page_fails_the_rule_that_gophers_filter_names(text: str):
 
 
 def signatures(hashes: int) -> np.ndarray:
-    a, b = real_minhash._permutations(hashes, seed=4)
+    a, b = near._permutations(hashes, seed=4)
     found, bounds = shingle_hashes(TEXTS)
     return plain.minhash((found >> np.uint64(32)).astype(np.uint32), bounds, a, b)
 
 
 def test_signatures_are_those_of_the_package_bit_for_bit():
     own = signatures(16)
-    assert np.array_equal(own, real_minhash.minhash(TEXTS, 16, seed=4)) and own.dtype == np.uint32
+    assert np.array_equal(own, near.minhash(TEXTS, 16, seed=4)) and own.dtype == np.uint32
 
 
 @pytest.mark.parametrize("bands, rows", [(8, 2), (4, 4), (3, 5)])
 def test_pairs_have_the_packages_union(bands: int, rows: int):
     own = signatures(16)
     pairs = plain.candidate_pairs(own, bands, rows)
-    wanted = real_clusters.clusters(candidate_pairs(own, Bands(bands, rows)), len(TEXTS))
+    keys = near.band_keys(own, near.Bands(bands, rows))
+    wanted = near.clusters(near.pairs_of_keys(keys), len(TEXTS))
     assert plain.clusters(pairs, len(TEXTS)) == wanted.tolist()
     assert (0, len(TEXTS) - 1) in pairs, "the first page came again"
 
@@ -53,13 +49,14 @@ def test_pairs_have_the_packages_union(bands: int, rows: int):
 def test_the_union_is_read_once_in_any_order():
     pairs = np.random.default_rng(0).integers(0, 60, (40, 2))
     own = plain.clusters(iter(pairs.tolist()), 60)
-    assert own == real_clusters.clusters(pairs, 60).tolist()
+    assert own == near.clusters(pairs, 60).tolist()
 
 
 @pytest.mark.parametrize("size, kinds", [(0, 1), (1, 1), (40, 1), (200, 2), (300, 1000)])
-def test_suffixes_stand_as_the_package_sorts_them(size: int, kinds: int):
+def test_suffixes_are_those_of_sorting(size: int, kinds: int):
     symbols = np.random.default_rng(size).integers(0, kinds, size)
-    assert np.array_equal(plain.suffix_array(symbols), suffix_array(symbols))
+    order = sorted(range(size), key=lambda start: symbols[start:].tolist())
+    assert plain.suffix_array(symbols).tolist() == order
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0, float("inf")])

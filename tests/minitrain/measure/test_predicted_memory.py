@@ -84,20 +84,5 @@ def test_published_sizes():
     memory = predict_memory(preset("llama2-7b"), 1, 1)
     state = memory["parameters"] + memory["gradients"] + memory["optimizer"]
     assert state == 16 * 6_738_415_616
-
-
-def test_activations_grow_with_batch_and_length_and_not_with_their_square():
-    config = preset("1M")
-    small, wide, long = (
-        predict_memory(config, *shape)["activations"] for shape in [(2, 128), (4, 128), (2, 256)]
-    )
-    assert small < wide <= 2 * small and small < long <= 2 * small
-    packed = [predict_memory(config, 2, t, packed=True)["activations"] for t in (128, 256)]
-    assert packed[1] > 2 * packed[0], "a document mask is T x T"
-
-
-def test_other_optimizers():
-    adam, momentum, plain = (
-        predict_memory(SMALL, 1, 1, states_per_parameter=n)["optimizer"] for n in (2, 1, 0)
-    )
-    assert adam == 2 * momentum > plain == 0
+    plain = predict_memory(preset("llama2-7b"), 1, 1, states_per_parameter=0)
+    assert plain["optimizer"] == 0

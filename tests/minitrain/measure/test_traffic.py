@@ -58,16 +58,6 @@ def test_exposed_and_hidden_split_the_time_of_communication(ops):
     assert trace.exposed_seconds() + trace.hidden_seconds() == len(under_way | waits)
 
 
-def test_two_waits_at_once_count_once():
-    both = [
-        Op("send", 1, 1, 2, 1, 0.0, 1.0, None, 3.0),
-        Op("recv", 1, 0, 2, 1, 0.0, 2.0, None, 4.0),
-    ]
-    trace = Trace(ops=both)
-    assert trace.exposed_seconds() == 3.0  # 1 to 4, where a sum over ops would say 4
-    assert trace.hidden_seconds() == 1.0
-
-
 @pytest.mark.parametrize("read", [Trace.exposed_seconds, Trace.hidden_seconds])
 def test_a_work_that_no_one_waited_for_is_told(read):
     trace = Trace(1, ops=[Op("all_reduce", 8, 8, 2, issued=1.0, finished=2.5)])

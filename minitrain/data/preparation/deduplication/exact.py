@@ -1,8 +1,9 @@
 """Equal documents, by a 128-bit hash of their normal form. Cost: 16 bytes a document, O(bytes).
 
 Two documents are equal where they differ in nothing that a reader sees: Unicode's NFC (é as one
-sign or as two), and runs of white space. Case and punctuation count: what differs in those is a
-near duplicate. Of 10^9 documents, two unequal ones share a hash with probability 1.5e-21.
+character or as two), and runs of white space. Case and punctuation count: documents that differ in
+those are near duplicates. Of 10^9 documents, two unequal ones share a hash with probability
+1.5e-21.
 """
 
 from __future__ import annotations

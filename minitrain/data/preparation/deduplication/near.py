@@ -1,25 +1,49 @@
-"""Near duplicates: documents whose signatures agree in a whole band, and all that follows.
+"""Near duplicates: MinHash signatures, bands, and the union of all pairs that meet in a band.
 
     documents ─ minhash ─► (N, K) ─ bands ─► (N, b) keys ─ sort ─► pairs ─ clusters ─► firsts
 
-Locality-sensitive hashing: equal keys of a band lie side by side once they are sorted, so no two
-documents are ever compared. In a run of n equal keys the first is paired with each other one, n - 1
-pairs instead of n²/2: their union is the same. Cost: O(b N log N), 8 bytes a key; the naive
-version, every pair's shingles, is O(N²). Source: as in bands.py and minhash.py; FineWeb
-(2406.17557) cleans each crawl so.
+**MinHash** (Broder 1997): each of K hash functions keeps the smallest value over a document's
+shingles. The smallest over A and B together is as likely any shingle as another, so it lies in both
+with probability |A and B| / |A or B|: two documents agree in a share of their K numbers that is
+their Jaccard similarity s, give or take sqrt(s (1 - s) / K).
+
+    h_k(x) = a_k x + b_k mod 2^32, a_k odd: a permutation of all 32-bit hashes
+
+**Bands** (Indyk and Motwani 1998; Leskovec et al., Mining of Massive Datasets, 3.4): K hashes cut
+into b bands of r rows; two documents are a pair where a whole band agrees.
+
+    P(a pair of similarity s meets) = 1 - (1 - s^r)^b        the S-curve
+
+      1 |            .----     more rows: further right and steeper (fewer chance meetings)
+        |          /           more bands: further left (fewer misses)
+        |        /
+      0 |______.'_________     about (1/b)^(1/r) is where it passes a half
+                t         1
+
+Equal keys of a band lie side by side once they are sorted, so no two documents are ever compared:
+of a run of n the first is paired with each other one, n - 1 pairs instead of n²/2.
+
+**Clusters**: a ~ b and b ~ c put a, b and c in one, though a and c never met. A document is kept
+where `firsts[i] == i`.
+
+The naive version compares every pair's shingles, O(N²). Cost: K multiplications and comparisons a
+shingle, O(b N log N) to sort; 8 bytes a key. FineWeb (2406.17557) cleans each crawl so, with 14
+bands of 8 rows. Shapes: N documents  S shingles  K hashes  E pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from minitrain.data.preparation.deduplication.bands import Bands, choose_bands
-from minitrain.data.preparation.deduplication.clusters import clusters
-from minitrain.data.preparation.deduplication.minhash import NO_SHINGLE, minhash
-from minitrain.data.preparation.deduplication.words import jaccard, shingles
+from minitrain.data.preparation.deduplication.words import jaccard, shingle_hashes, shingles
 from minitrain.errors import InputError, check_list
+
+NO_SHINGLE = np.uint32(2**32 - 1)  # what a document without words has in every place
+GROUP_CHARACTERS = 1 << 18  # hashed at once: their hashes fit a core's second-level cache
+POINTS = 1000  # at which the areas under an S-curve are summed
 
 
 def near_duplicates_naive(
@@ -43,29 +67,60 @@ def near_duplicates(
 ) -> np.ndarray:
     """(N,) int64: for each document the first of its cluster; keep those with firsts[i] == i.
 
-    Near `threshold` pairs are found by chance: `choose_bands(threshold, hashes)` tells how likely.
+    Near `threshold` pairs are found by chance: `choose_bands(threshold, hashes)` has their curve.
     """
     check_list("documents", documents)
     split = choose_bands(threshold, hashes)
-    signatures = minhash(documents, split.hashes, words, seed)
-    return clusters(candidate_pairs(signatures, split), len(signatures))
+    keys = band_keys(minhash(documents, split.hashes, words, seed), split)
+    return clusters(pairs_of_keys(keys), len(keys))
 
 
-def candidate_pairs(signatures: np.ndarray, split: Bands) -> np.ndarray:
-    """(N, K) signatures -> (E, 2) pairs that share a band, or an earlier document that both share.
+def minhash(
+    documents: Iterable[str], hashes: int = 128, words: int = 5, seed: int = 0
+) -> np.ndarray:
+    """Signatures, (N, K) uint32: of each hash function the smallest value over the shingles.
 
-    A document without words is like no other.
+    `documents` may be any iterable, read once. Alike on every platform for the same arguments;
+    signatures of other arguments cannot be compared.
     """
-    return pairs_of_keys(band_keys(signatures, split))
+    a, b = _permutations(hashes, seed)
+    parts = [_group_signatures(group, a, b, words) for group in _groups(documents)]
+    return np.concatenate(parts) if parts else np.empty((0, hashes), np.uint32)
+
+
+@dataclass(frozen=True)
+class Bands:
+    """`bands` of `rows` hashes each."""
+
+    bands: int
+    rows: int
+
+    @property
+    def hashes(self) -> int:
+        return self.bands * self.rows
+
+    def meeting_probability(self, similarity: float | np.ndarray) -> float | np.ndarray:
+        """1 - (1 - s^r)^b, of numbers in [0, 1]."""
+        return 1 - (1 - similarity**self.rows) ** self.bands
+
+
+def choose_bands(threshold: float, hashes: int = 128) -> Bands:
+    """The split of at most `hashes` hashes whose curve errs least from a step at `threshold`: the
+    area of false positives below it and that of misses above it, together."""
+    if not 0 < threshold < 1:
+        raise InputError(f"a threshold of {threshold} parts nothing: give one between 0 and 1")
+    if hashes < 1:
+        raise InputError(f"{hashes} hashes: use 1 or more, 128 is usual")
+    splits = [
+        Bands(bands, rows)
+        for rows in range(1, min(hashes, 64) + 1)
+        for bands in range(1, hashes // rows + 1)
+    ]
+    return min(splits, key=lambda split: _error(split, threshold))
 
 
 def band_keys(signatures: np.ndarray, split: Bands) -> np.ndarray:
     """(N, K) -> (N, b) uint64, a hash of each band's rows; all 0 for a document without words."""
-    if signatures.ndim != 2 or signatures.shape[1] < split.hashes:
-        raise InputError(
-            f"signatures of shape {signatures.shape} do not fill {split.bands} bands of "
-            f"{split.rows} rows: give (documents, {split.hashes} or more)"
-        )
     keys = np.zeros((len(signatures), split.bands), np.uint64)
     for row in range(split.rows):
         keys ^= signatures[:, row : split.hashes : split.rows]  # (N, b), this row of every band
@@ -76,10 +131,71 @@ def band_keys(signatures: np.ndarray, split: Bands) -> np.ndarray:
 
 
 def pairs_of_keys(keys: np.ndarray) -> np.ndarray:
-    """(N, b) of `band_keys` -> (E, 2): all that a run needs to keep of a document is b numbers."""
+    """(N, b) of `band_keys` -> (E, 2) pairs that share a band, or an earlier document that both
+    share. A document without words is like no other."""
     with_words = np.flatnonzero(keys.any(axis=1))
     pairs = [_runs(keys[with_words, band]) for band in range(keys.shape[1])]
     return np.unique(with_words[np.concatenate(pairs)], axis=0)
+
+
+def clusters(pairs: np.ndarray, count: int) -> np.ndarray:
+    """(E, 2) pairs of `count` nodes -> (count,) int64, the first node of each one's cluster.
+
+    All pairs at once, where union-find (`data.plain`) takes one at a time: each round hangs the
+    higher of two roots below the lower, then every node jumps to its parent's parent, so the way to
+    the first halves. Cost: O((E + count) log count).
+    """
+    first = np.arange(count, dtype=np.int64)
+    a, b = pairs[:, 0], pairs[:, 1]
+    while len(a):
+        apart = first[a] != first[b]
+        a, b = a[apart], b[apart]
+        np.minimum.at(first, np.maximum(first[a], first[b]), np.minimum(first[a], first[b]))
+        while not np.array_equal(further := first[first], first):
+            first = further
+    return first
+
+
+def _permutations(hashes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(K,) uint32 each: odd factors, and shifts."""
+    if hashes < 1 or seed < 0:
+        raise InputError(f"{hashes} hashes, seed {seed}: use 1 hash or more, and a seed >= 0")
+    drawn = np.random.PCG64(seed).random_raw(2 * hashes) >> np.uint64(32)
+    drawn = drawn.astype(np.uint32).reshape(2, hashes)
+    return drawn[0] | np.uint32(1), drawn[1]
+
+
+def _groups(documents: Iterable[str]) -> Iterator[list[str]]:
+    group, size = [], 0
+    for text in documents:
+        group.append(text)
+        size += len(text)
+        if size >= GROUP_CHARACTERS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _group_signatures(group: list[str], a: np.ndarray, b: np.ndarray, words: int) -> np.ndarray:
+    hashes, bounds = shingle_hashes(group, words)
+    hashes = (hashes >> np.uint64(32)).astype(np.uint32)  # half the bytes for K passes over them
+    out = np.full((len(a), len(group)), NO_SHINGLE)  # (K, N)
+    with_words = np.flatnonzero(np.diff(bounds))
+    if len(with_words):
+        starts, permuted = bounds[with_words], np.empty_like(hashes)
+        for k in range(len(a)):
+            np.multiply(hashes, a[k], out=permuted)
+            permuted += b[k]
+            out[k, with_words] = np.minimum.reduceat(permuted, starts)
+    return out.T.copy()  # (N, K)
+
+
+def _error(split: Bands, threshold: float) -> float:
+    """The two areas, by the midpoint rule."""
+    middles = (np.arange(POINTS) + 0.5) / POINTS
+    met = split.meeting_probability(middles)
+    return float(met[middles < threshold].sum() + (1 - met[middles >= threshold]).sum())
 
 
 def _runs(keys: np.ndarray) -> np.ndarray:

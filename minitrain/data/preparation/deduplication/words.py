@@ -1,7 +1,7 @@
 """Text to words, and to the hashes of its shingles: all runs of w words.
 
-A word is a run of letters and digits, in lower case; a Chinese or Japanese sign is a word by
-itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
+A word is a run of letters and digits, in lower case; a Chinese or Japanese character is a word
+by itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
 are not parted: there a sentence is a word, and one changed letter changes it.) A document of fewer
 than w words has one shingle, all of it; one without words has none.
 
@@ -24,7 +24,7 @@ from minitrain.errors import InputError
 PUNCTUATION = re.compile(
     "[\u0080-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u2000-\u206f\u3000-\u303f]"
 )
-SIGN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each a word
+CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each a word
 WORD = re.compile(rb"[a-z0-9\x80-\xff]+")
 IN_WORD = np.array([bool(WORD.match(bytes([byte]))) for byte in range(256)])
 DRAWN = np.random.PCG64(1508).random_raw(512)  # the same on every platform
@@ -37,7 +37,7 @@ def plain_bytes(text: str) -> bytes:
     """Lower case in UTF-8; whatever parts words is a byte that is no letter, digit or >= 0x80."""
     text = text.lower()
     if not text.isascii():
-        text = SIGN.sub(r" \g<0> ", PUNCTUATION.sub(" ", text))
+        text = CHARACTER.sub(r" \g<0> ", PUNCTUATION.sub(" ", text))
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -72,7 +72,7 @@ def shingle_hashes(documents: Sequence[str], width: int = 5) -> tuple[np.ndarray
         hashes[: len(inside)] += inside
     whole = at + width <= owner_stops
     whole[bounds[:-1][counts > 0]] = True  # a short document's only one
-    return _mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
+    return mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
 
 
 def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     powers, inverses = _powers(1 << max(12, (len(data) - 1).bit_length()))
     sums = np.cumsum(BYTE_VALUES[data] * powers[: len(data)])
     hashes = (sums[stops - 1] - sums[starts - 1]) * inverses[starts]
-    return _mixed(hashes), np.searchsorted(starts, document_starts)
+    return mixed(hashes), np.searchsorted(starts, document_starts)
 
 
 @lru_cache(maxsize=1)
@@ -100,7 +100,7 @@ def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
     return result[0], result[1]
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
+def mixed(x: np.ndarray) -> np.ndarray:
     """Every bit of the result depends on every bit of x (splitmix64's last steps, Steele 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

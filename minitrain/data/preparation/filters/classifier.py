@@ -13,6 +13,7 @@ Shapes: N documents  C labels; W is (buckets, C). Trained in seconds on one core
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrain.data.preparation.deduplication.words import shingle_hashes
-from minitrain.data.preparation.filters.rule import Rule
+from minitrain.data.preparation.filters.rules import Rule
 from minitrain.errors import InputError, unknown_name
 
 NONE = 0  # the bucket of a text without words, which stays zero
@@ -53,14 +54,14 @@ class Classifier:
         fails = partial(unlike_the_wanted, classifier=self, label=label, least=least)
         return Rule(fails, f"a classifier of {', '.join(self.labels)}")
 
-    def save(self, file: str | Path) -> Path:
+    def save(self, file: str | os.PathLike) -> Path:
         """One safetensors file, the labels in its header."""
         tensors = {"weights": self.weights.contiguous(), "biases": self.biases.contiguous()}
         save_file(tensors, file, {"labels": json.dumps(self.labels)})
         return Path(file)
 
     @staticmethod
-    def load(file: str | Path) -> Classifier:
+    def load(file: str | os.PathLike) -> Classifier:
         try:
             with safe_open(file, "pt") as read:
                 labels = tuple(json.loads(read.metadata()["labels"]))

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from functools import partial
 
-from minitrain.data.preparation.filters.rule import Rule
+from minitrain.data.preparation.filters.rules import Rule
 from minitrain.errors import unknown_name
 
 SOURCE = "short words, Grefenstette 1995"

@@ -4,6 +4,6 @@
 
 
 def suffix_array(symbols):
-    from minitrain.data.preparation.deduplication.suffix_array import suffix_array as ours
+    from minitrain.data.plain import suffix_array as ours
 
     return ours(symbols)

@@ -13,7 +13,7 @@ from datasets import Dataset, load_dataset
 from minitrain.data.preparation.contamination import TestSet
 from minitrain.data.preparation.deduplication.exact import exact_duplicates
 from minitrain.data.preparation.deduplication.near import near_duplicates, near_duplicates_naive
-from minitrain.data.preparation.deduplication.substring import cut_repeats
+from minitrain.data.preparation.deduplication.passages import cut_repeats
 from minitrain.data.preparation.documents import check_sources, dataset_rows, read_rows, read_texts
 from minitrain.data.preparation.settings import Settings
 from minitrain.errors import InputError

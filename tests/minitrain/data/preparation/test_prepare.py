@@ -18,13 +18,12 @@ from minitrain.data.loader import Loader
 from minitrain.data.packing import pack_stream
 from minitrain.data.preparation.deduplication.exact import exact_duplicates
 from minitrain.data.preparation.deduplication.near import near_duplicates
-from minitrain.data.preparation.deduplication.substring import cut_repeats
+from minitrain.data.preparation.deduplication.passages import cut_repeats
 from minitrain.data.preparation.documents import read_rows
+from minitrain.data.preparation.filters.rules import is_kept, run_steps
 from minitrain.data.preparation.prepare import prepare
 from minitrain.data.preparation.settings import Settings
-from minitrain.data.preparation.steps import is_kept, run_steps
-from minitrain.data.stream.token_files import verify_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, verify_token_files
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from minitrain.data.loader import Loader
 from minitrain.data.packing import IGNORED, pack
 from minitrain.data.stream.held_out import hold_out
-from minitrain.data.stream.token_files import write_token_files
-from minitrain.data.stream.token_rows import TokenRows
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build

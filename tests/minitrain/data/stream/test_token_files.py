@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from minitrain.data.packing import pack_stream
 from minitrain.data.stream.token_files import (
+    TokenRows,
     read_index,
     verify_token_files,
     write_shard,
     write_token_files,
 )
-from minitrain.data.stream.token_rows import TokenRows
 from minitrain.errors import InputError
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 99), max_size=12), min_size=1, max_size=12)
@@ -50,13 +50,6 @@ def test_shards_hold_whole_documents_and_the_narrowest_type(tmp_path):
     write_token_files(tmp_path / "b", [[65_536]], 65_537)
     assert np.load(tmp_path / "b" / "tokens-00000.npy").tolist() == [65_536, 0]
     assert read_index(tmp_path / "a") == index == verify_token_files(tmp_path / "a")
-
-
-def test_the_same_documents_give_the_same_bytes(tmp_path):
-    for name in "ab":
-        write_token_files(tmp_path / name, [[1, 2], [3]], 9)
-    for file in (tmp_path / "a").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
 def test_a_shard_is_mapped_and_not_loaded_and_a_worker_opens_its_own(tmp_path):

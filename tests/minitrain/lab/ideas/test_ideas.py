@@ -12,9 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from minitrain.data.packing import pack
-from minitrain.data.preparation.deduplication.bands import Bands
-from minitrain.data.preparation.deduplication.clusters import clusters
-from minitrain.data.preparation.deduplication.suffix_array import suffix_array
+from minitrain.data.plain import suffix_array
+from minitrain.data.preparation.deduplication.near import Bands, clusters
 from minitrain.data.preparation.deduplication.words import jaccard
 from minitrain.data.stream.mixture import tempered as tempered_of
 from minitrain.finetuning.adapt import adapt, trainable_parameters
@@ -458,7 +457,7 @@ def test_unions_are_the_packages():
 
 
 def test_suffixes_are_sorted_when_all_are_decided():
-    order = suffix_array([ord(sign) for sign in e11.WORD]).tolist()
+    order = suffix_array(np.frombuffer(e11.WORD.encode(), np.uint8)).tolist()
     left = [e11.undecided(symbols) for symbols in (1, 2, 4, 8)]
     assert left == sorted(left, reverse=True) and left[-1] == 0 < left[0]
     assert [start for start, _ in e11.ordered(8)] == order

@@ -1,4 +1,4 @@
-"""Each published rule: a text on either side of its threshold, which differs in that alone."""
+"""Each published rule, on both sides of its threshold; steps as functions of a row."""
 
 from __future__ import annotations
 
@@ -6,26 +6,37 @@ import pickle
 from functools import partial
 
 import pytest
+from datasets import Dataset
 
-from minitrain.data.preparation.filters.c4 import (
+from minitrain.data.preparation.filters.rules import (
     C4,
-    curly_bracket,
-    lorem_ipsum,
-    sentence_lines,
-    too_few_sentences,
-)
-from minitrain.data.preparation.filters.fineweb import (
     FINEWEB,
-    line_for_each_few_words,
-    lines_without_end,
-    short_lines,
-    signs_in_repeated_lines,
-)
-from minitrain.data.preparation.filters.gopher import (
     GOPHER,
+    REPETITION,
+    Edit,
+    Filter,
+    Rule,
+    commonest_length,
+    curly_bracket,
+    first_failed,
+    is_kept,
+    line_for_each_few_words,
     lines_break_off,
+    lines_without_end,
+    lorem_ipsum,
     mostly_bullets,
     no_stop_words,
+    one_n_gram_again_and_again,
+    repeated_length,
+    repeated_lines,
+    repeated_n_grams,
+    repeated_paragraphs,
+    run_steps,
+    sentence_lines,
+    shares_dropped,
+    short_lines,
+    text_in_repeated_lines,
+    too_few_sentences,
     too_few_words,
     too_many_ellipses,
     too_many_hashes,
@@ -33,16 +44,6 @@ from minitrain.data.preparation.filters.gopher import (
     unusual_word_length,
     words_without_letters,
 )
-from minitrain.data.preparation.filters.repetition import (
-    REPETITION,
-    commonest_signs,
-    one_n_gram_again_and_again,
-    repeated_lines,
-    repeated_n_grams,
-    repeated_paragraphs,
-    repeated_signs,
-)
-from minitrain.data.preparation.filters.rule import Rule, first_failed, shares_dropped
 
 ALL = (*GOPHER, *REPETITION, *C4, *FINEWEB)
 DISTINCT = " ".join(f"word{i}" for i in range(100))
@@ -73,7 +74,7 @@ BOTH_SIDES = [
     (too_few_sentences, "A. B! C? D.", "A. B! C? D. E."),
     (lines_without_end, lines(9, 1, ".", ""), lines(8, 1, ".", "")),
     (short_lines, "a\n" * 7 + ("b" * 31 + "\n") * 3, f"a\n{'b' * 31}"),
-    (signs_in_repeated_lines, "ab\n" + "c" * 98 + "\nab\nab", "ab\n" + "c" * 198 + "\nab"),
+    (text_in_repeated_lines, "ab\n" + "c" * 98 + "\nab\nab", "ab\n" + "c" * 198 + "\nab"),
     (line_for_each_few_words, "a b c\n" * 4, "a b c d\n" * 4),
 ]
 
@@ -106,11 +107,11 @@ def test_prose_passes_all_rules():
 
 
 def test_signs_by_hand():
-    assert commonest_signs(["a", "b", "a", "b", "c"], 2) == 6, "'a b' twice, its space counted"
-    assert commonest_signs(["a", "b", "c"], 2) == 0, "once is no repetition"
-    assert repeated_signs(["a", "b", "c", "a", "b", "c"], 3) == 3
-    assert repeated_signs(["a", "a", "a", "a"], 2) == 2, "none counted twice"
-    assert repeated_signs(["a", "b"], 3) == 0
+    assert commonest_length(["a", "b", "a", "b", "c"], 2) == 6, "'a b' twice, its space counted"
+    assert commonest_length(["a", "b", "c"], 2) == 0, "once is no repetition"
+    assert repeated_length(["a", "b", "c", "a", "b", "c"], 3) == 3
+    assert repeated_length(["a", "a", "a", "a"], 2) == 2, "none counted twice"
+    assert repeated_length(["a", "b"], 3) == 0
 
 
 def test_sentence_lines():
@@ -138,3 +139,43 @@ def test_blank_lines_of_any_system_are_no_repetition(end):
     twice = "\n\n".join(("the same words", "the same words", "some others"))
     assert repeated_lines(twice.replace("\n", end))
     assert repeated_paragraphs(twice.replace("\n", end))
+
+
+# --- steps: our loop, `datasets` and Ray Data give the same ---
+
+STEPS = (Filter(GOPHER[:1]), Edit(sentence_lines), Filter(C4))
+ROWS = [
+    {"id": "short", "text": "too short"},
+    {"id": "menu", "text": "Home About Contact\n" * 30},
+    {"id": "code", "text": "This line has a { in it, as code does.\n" * 20},
+    {"id": "prose", "text": "This is a line of prose.\n" * 20 + "Menu"},
+]
+REASONS = ["too_few_words", "nothing_left", "curly_bracket", ""]
+
+
+def test_the_first_reason_stays_and_a_kept_text_is_edited():
+    rows = [run_steps(STEPS, row) for row in ROWS]
+    assert [row["dropped"] for row in rows] == REASONS
+    assert [row["id"] for row in rows if is_kept(row)] == ["prose"]
+    assert rows[3]["text"].endswith("prose.") and rows[0]["text"] == "too short"
+    assert ROWS[3]["text"].endswith("Menu"), "the row that was given is left alone"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_datasets_map_takes_the_steps_as_they_are(streaming):
+    dataset = Dataset.from_list(ROWS)
+    if streaming:
+        dataset = dataset.to_iterable_dataset()
+    for step in STEPS:
+        dataset = dataset.map(step)
+    assert list(dataset) == [run_steps(STEPS, row) for row in ROWS]
+    assert [row["id"] for row in dataset.filter(is_kept)] == ["prose"]
+
+
+def test_ray_data_takes_the_steps_as_they_are():
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'ray[data]'")
+    dataset = ray.data.from_items(ROWS)
+    for step in STEPS:
+        dataset = dataset.map(step)
+    found = {row["id"]: row["dropped"] for row in dataset.take_all()}
+    assert found == dict(zip((row["id"] for row in ROWS), REASONS))

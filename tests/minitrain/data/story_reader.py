@@ -1,18 +1,20 @@
-"""Reads a story back: log p of any text, from its words alone.
+"""The oracle of the corpus: log p of any text, from its words alone.
 
 It shares the words and the odds with the storyteller and nothing else: it parses sentence by
 sentence, keeps its own account of who is where and who has what, and adds up the log of the odds
-of each choice that it recognises. A text that contradicts itself, or is no story, scores -inf.
+of each choice that it recognises. A text that contradicts itself, or is no story, gets -inf.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from minitrain.data.stories.domain import EVENTS, MAX_OBJECTS, Domain
+from minitrain.data.stories.chain import ODDS, WORDS, Chain, make_chain
+from minitrain.data.stories.domain import EVENTS, MAX_OBJECTS, WORLDS, Domain
 from minitrain.data.stories.odds import TOTAL, Table
 
 OPENING = re.compile(r"One (\w+) (\w+), (.+)")
@@ -42,6 +44,25 @@ class Person:
     them: str
     job: int
     place: str  # with its preposition
+
+
+def log_probability(text: str, domain: str = "village") -> float:
+    """log p of a whole document of a domain of the corpus."""
+    if domain == "chain":
+        return chain_score(text, make_chain("chain"))
+    return score(text, next(world for world in WORLDS if world.name == domain))
+
+
+def chain_score(text: str, chain: Chain) -> float:
+    words = text.split(" ")
+    number = {word: place for place, word in enumerate(chain.words)}
+    if len(words) != WORDS or not set(words) <= number.keys():
+        return -inf
+    numbers = [0, *(number[word] for word in words)]
+    steps = list(itertools.pairwise(numbers))
+    if any(word not in chain.followers[before] for before, word in steps):
+        return -inf
+    return -sum(ODDS.nats[chain.followers[before].index(word)] for before, word in steps)
 
 
 def score(text: str, domain: Domain) -> float:
