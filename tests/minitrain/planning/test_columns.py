@@ -6,10 +6,10 @@ from minitrain.errors import InputError
 from minitrain.measure.flops import flops_per_token
 from minitrain.measure.parameters import parameter_count
 from minitrain.planning.columns import run_from_row, usual_heads
-from minitrain.planning.step import workload
 from minitrain.planning.step.layer_times import layer_times
 from minitrain.planning.step.memory import rank_memory
 from minitrain.planning.step.network import IDEAL
+from minitrain.planning.step.step import model_flops
 
 ROW = {"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"}
 
@@ -142,7 +142,7 @@ def test_published_counts_and_the_states_and_flops_that_follow(sizes, more, coun
     matrices = layers * (2 * hidden * size * (heads + kv) + 3 * hidden * ffn) + hidden * vocab
     scores = 4 * layers * heads * size * min(8192, more.get("window", 8192))
     assert flops_per_token(run.model, 8192) == 3 * (2 * matrices + scores)
-    assert workload.model_flops(run) == 8192 * 3 * (2 * matrices + scores)
+    assert model_flops(run) == 8192 * 3 * (2 * matrices + scores)
 
 
 def test_a_larger_head_costs_time_and_memory_and_a_window_saves_time():

@@ -19,10 +19,14 @@ from minitrain.planning.failures.intervals import (
     simulated_shares,
     young_interval,
 )
-from minitrain.planning.failures.law import LLAMA3_CHIPS, LLAMA3_DAYS, Cause, Law, llama3_law
 from minitrain.planning.failures.replay import (
+    LLAMA3_CHIPS,
+    LLAMA3_DAYS,
+    Cause,
+    Law,
     Level,
     Site,
+    llama3_law,
     llama3_replay,
     mean_account,
     replay,

@@ -8,23 +8,26 @@ from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.planning.money.cost import (
+    LLAMA3_CHIP_HOURS,
     Choice,
+    Failures,
     Site,
+    best_interval,
     cheapest_by,
     chip_hours,
     cost_of,
+    goodput,
     pareto,
 )
-from minitrain.planning.money.goodput import LLAMA3_CHIP_HOURS, Failures, best_interval, goodput
 from minitrain.planning.money.prices import Price, offers, price_of
 from minitrain.planning.run import Plan
-from minitrain.planning.scaling.frontier import (
+from minitrain.planning.scaling.laws import (
+    CHINCHILLA_REFITTED,
     KAPLAN,
     PF_DAY,
     fit_frontier,
     within_budget,
 )
-from minitrain.planning.scaling.laws import CHINCHILLA_REFITTED
 from minitrain.planning.step.step import estimate
 
 from ..cases import LLAMA, run_with

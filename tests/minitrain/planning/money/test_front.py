@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.planning.money.cost import Site, pareto
-from minitrain.planning.money.front import Training, all_options, best_step
+from minitrain.planning.money.cost import Site, Training, all_options, best_step, pareto
 from minitrain.planning.money.prices import offers
 
 from ..cases import LLAMA

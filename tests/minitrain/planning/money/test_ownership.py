@@ -7,8 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.planning.money.ownership import YEAR_HOURS, Owning, break_even, months_to_pay
-from minitrain.planning.money.prices import purchase_price
+from minitrain.planning.money.prices import (
+    YEAR_HOURS,
+    Owning,
+    break_even,
+    months_to_pay,
+    purchase_price,
+)
 
 H100 = Owning(purchase_usd=40_000, watts=700)
 

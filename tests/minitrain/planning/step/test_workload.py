@@ -8,9 +8,8 @@ from minitrain.measure import flops as measured
 from minitrain.measure.parameters import matmul_parameters, parameter_count
 from minitrain.model.config import PRESETS
 from minitrain.parallel.pipeline.schedules import split_layers
-from minitrain.planning.run import Model, Plan, make_run
-from minitrain.planning.step import workload
-from minitrain.planning.step.stages import stages_of
+from minitrain.planning.run import Model, Plan, make_run, stages_of
+from minitrain.planning.step.step import hardware_flops, model_flops
 
 from ..cases import LLAMA, MIXTURE, run_with
 
@@ -29,8 +28,8 @@ def test_counts_agree_with_the_packages_own(name):
     assert parameter_count(model, 2048) == parameter_count(config)
     assert matmul_parameters(model) == matmul_parameters(config)
     run = make_run("A100-SXM-80GB", model, Plan(recompute="full"), 2048, 4)
-    assert workload.model_flops(run) == measured.model_flops(config, 4, 2048)
-    assert workload.hardware_flops(run) == measured.hardware_flops(config, 4, 2048, "full")
+    assert model_flops(run) == measured.model_flops(config, 4, 2048)
+    assert hardware_flops(run) == measured.hardware_flops(config, 4, 2048, "full")
 
 
 def test_narayanans_formula():
@@ -40,19 +39,15 @@ def test_narayanans_formula():
         "A100-SXM-80GB", Model(l, h, 64, 64, 4 * h, v, gated=False), Plan(recompute="full"), s, b
     )
     base = b * s * l * h * h
-    assert workload.model_flops(run) == pytest.approx(
-        72 * base * (1 + s / (6 * h) + v / (12 * l * h))
-    )
-    assert workload.hardware_flops(run) == pytest.approx(
-        96 * base * (1 + s / (6 * h) + v / (16 * l * h))
-    )
+    assert model_flops(run) == pytest.approx(72 * base * (1 + s / (6 * h) + v / (12 * l * h)))
+    assert hardware_flops(run) == pytest.approx(96 * base * (1 + s / (6 * h) + v / (16 * l * h)))
 
 
 def test_the_52_percent_of_2021_is_an_hfu():
     """1T at 163 TFLOP/s: 52% of the peak with recomputation, 39.2% without."""
     run = make_run("A100-SXM-80GB", Model(128, 25600, 160, 160, 102400, 51200, gated=False),
                    Plan(recompute="full"), 2048, 1)  # fmt: skip
-    share = workload.model_flops(run) / workload.hardware_flops(run)
+    share = model_flops(run) / hardware_flops(run)
     assert 163 / 312 * share == pytest.approx(0.392, abs=0.002)
 
 
@@ -72,9 +67,9 @@ def test_a_mixture_with_one_expert_is_dense():
 def test_selective_recomputation_repeats_scores_unless_fused():
     old = run_with(Plan(recompute="selective", precision="fp16", software="2022"), LLAMA)
     scores = old.tokens * measured.attention_flops_per_token(LLAMA, 2048)
-    assert workload.hardware_flops(old) - workload.model_flops(old) == scores
+    assert hardware_flops(old) - model_flops(old) == scores
     fused = run_with(Plan(recompute="selective"), LLAMA)
-    assert workload.hardware_flops(fused) == workload.model_flops(fused)
+    assert hardware_flops(fused) == model_flops(fused)
 
 
 def test_layers_over_stages():
