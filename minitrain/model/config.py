@@ -51,7 +51,7 @@ class ModelConfig:
     heads: int
     kv_heads: int
     ffn_size: int
-    max_length: int = 2048  # the longest text it is meant for; RoPE has no table to outgrow
+    max_length: int = 2048  # tokens it is meant for; RoPE has no table to outgrow
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head is the embedding's own matrix

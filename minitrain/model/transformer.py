@@ -86,10 +86,10 @@ class Transformer(nn.Module):
     """Two slots: `look_around` finds x's rotation and mask, `stack` runs the blocks.
 
     Another function may take each one's place: where another kernel reads other masks
-    (`exchange_attention`) or x is a part of a text, and where blocks are recomputed.
+    (`exchange_attention`) or x is a part of a sequence, and where blocks are recomputed.
     """
 
-    end_tokens: tuple[int, ...] = ()  # that end a text, where its checkpoint says so
+    end_tokens: tuple[int, ...] = ()  # that end generation, where the checkpoint names them
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -136,7 +136,7 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
     """
     if not isinstance(model.look_around, partial):
         raise InputError(
-            "learned tokens stand before this model's text, and another kernel would lose them: "
+            "learned tokens precede this model's sequence, and another kernel would lose them: "
             "exchange the attention first, and adapt(...) after it"
         )
     for block in model.blocks:

@@ -17,12 +17,11 @@ from minitrain.measure.flops import attention_flops_per_token
 from minitrain.measure.parameters import matmul_parameters, mlp_weights
 from minitrain.planning.hardware import Chip
 from minitrain.planning.run import Model, Plan, Run, make_run
+from minitrain.planning.search import USABLE
 from minitrain.planning.step.layer_times import elementwise_seconds
 from minitrain.planning.step.memory import rank_memory
 from minitrain.planning.step.network import Fabric
 from minitrain.planning.step.step import hardware_flops, model_flops
-
-USABLE = 0.92  # of a chip's memory, as in `search.py`
 
 
 def weights(model: Model) -> tuple[int, int]:

@@ -45,6 +45,7 @@ first that cannot be, with its line; `predict` then gives one plain dictionary a
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
@@ -256,10 +257,10 @@ def flag(cells: Mapping[str, str], field: str, default: bool) -> bool:
 # ---- a file of rows ----
 
 
-def read_runs(file: Path) -> Iterator[Run]:
+def read_runs(file: str | os.PathLike) -> Iterator[Run]:
     """The runs of a file, row by row; an InputError names file, line and field."""
     try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
+        with Path(file).open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)
             reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             check_header(file, reader.fieldnames)
@@ -273,7 +274,7 @@ def read_runs(file: Path) -> Iterator[Run]:
         raise InputError(f"{file} is no CSV in UTF-8 ({error}): save it as one") from None
 
 
-def run_of(file: Path, line: int, row: dict) -> Run:
+def run_of(file: str | os.PathLike, line: int, row: dict) -> Run:
     if None in row:
         raise InputError(f"{file}, line {line}: more cells than columns; quote what holds a comma")
     try:
@@ -283,7 +284,7 @@ def run_of(file: Path, line: int, row: dict) -> Run:
         raise InputError(f"{file}, line {line}{name}: {error}") from None
 
 
-def check_header(file: Path, columns: list[str] | None) -> None:
+def check_header(file: str | os.PathLike, columns: list[str] | None) -> None:
     if not columns:
         raise InputError(f"{file} is empty: give a header, and a row for each run")
     for column in columns:
@@ -299,7 +300,7 @@ def check_header(file: Path, columns: list[str] | None) -> None:
         )
 
 
-def count_runs(file: Path) -> int:
+def count_runs(file: str | os.PathLike) -> int:
     """Checks every row, and counts them."""
     total = sum(1 for _ in read_runs(file))
     if not total:
@@ -307,7 +308,7 @@ def count_runs(file: Path) -> int:
     return total
 
 
-def predict(file: Path) -> Iterator[dict]:
+def predict(file: str | os.PathLike) -> Iterator[dict]:
     """An estimate of each run, as plain data; `count_runs` should have passed."""
     for run in read_runs(file):  # those that differ in name alone are estimated once
         yield {"name": run.name, **as_dict(estimated(replace(run, name="")))}

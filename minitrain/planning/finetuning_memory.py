@@ -75,7 +75,7 @@ class TuningMemory:
 def tuning_memory(
     shape: Shape, tuning: Tuning, batch: int = 1, length: int = 512, per: StateBytes = ZERO_PAPER
 ) -> TuningMemory:
-    """At the fullest moment of a step over `batch` texts of `length` tokens on one device."""
+    """Bytes at the peak of a step over `batch` sequences of `length` tokens on one device."""
     parameters, matrices = parameter_count(shape), block_matrices(shape)
     adapter = 0 if tuning.rank is None else adapter_parameters(shape, tuning.rank)
     trained = adapter if tuning.rank else parameters

@@ -9,6 +9,7 @@ soon as its run ends, and runs that the file already has are not made again.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -79,7 +80,7 @@ TOKENS = (125_000, 250_000, 500_000, 1_000_000, 2_000_000)
 
 
 def record_runs(
-    file: Path,
+    file: str | os.PathLike,
     configs: Sequence[ModelConfig] = SIZES,
     tokens: Sequence[int] = TOKENS,
     seed: int = 0,
@@ -91,7 +92,7 @@ def record_runs(
             f"{len(configs)} models x tokens {list(tokens)}: give at least one of each, and "
             f"{recipe.batch * recipe.length} tokens or more, one step"
         )
-    texts = make_texts(max(tokens), seed, recipe)
+    file, texts = Path(file), make_texts(max(tokens), seed, recipe)
     grid = [(config, count) for config in configs for count in tokens]
     for config, count in tqdm(sorted(grid, key=lambda run: parameter_count(run[0]) * run[1])):
         done = read_runs(file) if file.exists() else []
@@ -139,10 +140,10 @@ def train_one(
     )
 
 
-def read_runs(file: Path) -> list[Run]:
+def read_runs(file: str | os.PathLike) -> list[Run]:
     """The rows of a recorded CSV."""
     names = [field.name for field in fields(Run)]
-    with file.open(newline="") as lines:
+    with Path(file).open(newline="") as lines:
         rows = csv.DictReader(lines)
         if rows.fieldnames != names:
             raise InputError(f"{file} has the columns {rows.fieldnames}: it must have {names}")

@@ -20,12 +20,6 @@ def test_it_is_torchs_own_forward_and_backward(shape):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
-def test_the_gradient_is_right_by_finite_differences():
-    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    weight = torch.randn(5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x, w: rms_norm(x, w, 1e-2), (x, weight))
-
-
 def test_a_vector_of_zeros_and_one_too_large_to_square_in_half_precision():
     weight = torch.ones(4)
     assert torch.equal(rms_norm(torch.zeros(1, 4), weight, 1e-5), torch.zeros(1, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minitrain.planning.step.step import hardware_flops, model_flops
-from minitrain.planning.validate import published_steps, spearman, validate
+from minitrain.planning.validate import published_steps, validate
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,6 @@ def test_what_is_circular_says_so(tables):
 def test_layer_times_that_were_not_fitted(tables):
     """Korthikanti's table 4: five ways of one layer, forward and backward."""
     assert tables["Korthikanti table 4"].worst_error < 0.10
-
-
-def test_spearman():
-    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
-    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert spearman([1, 1, 2], [1, 1, 2]) == pytest.approx(1)
 
 
 def test_every_unit_becomes_seconds_of_a_step():

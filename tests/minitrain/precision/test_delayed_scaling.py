@@ -35,16 +35,6 @@ def test_the_largest_of_all_microbatches_counts():
     assert module.amax.past[1:].count_nonzero() == 0
 
 
-def test_keeping_the_last_microbatch_alone_would_clip():
-    module = layer()
-    pass_through(module, 50.0)
-    module.amax.seen.clear()  # plausible and wrong: a new microbatch overwrites the old one
-    pass_through(module, 7.0)
-    after_step(module)
-    clipped, right = pass_through(module, 50.0), pass_through(layer(), 50.0)
-    assert not torch.allclose(clipped, right, rtol=0.2, atol=0.2)
-
-
 def test_the_scale_is_of_the_past_and_what_has_grown_is_clamped():
     module = layer()
     pass_through(module, 2.0)  # the first step has no past, and scales by what it sees

@@ -3,8 +3,6 @@ adds up, and is Llama 3's."""
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,10 +86,8 @@ def test_a_save_longer_than_failures_are_apart():
         effective_share(1.0, 1.0, 10.0, 0.0)
 
 
-def test_llama_3s_54_days_in_seconds_and_its_effective_time():
-    began = time.process_time()
+def test_llama_3s_54_days_and_their_effective_time():
     accounts = [llama3_replay(seed=seed) for seed in range(40)]
-    assert time.process_time() - began < 30
     mean = mean_account(accounts)
     assert mean.interruptions == pytest.approx(466, rel=0.03)
     assert mean.effective == pytest.approx(0.90, abs=0.02)
