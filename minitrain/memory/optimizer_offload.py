@@ -87,7 +87,7 @@ def _run(job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
 class Shelf:
     """A place in the store for some tensors, each alone in its storage.
 
-    Without a mover it is no place at all: they stay in memory, and every call does nothing.
+    Without a mover the tensors stay in memory, and every call does nothing.
     """
 
     def __init__(self, mover: Mover | None = None, key: str = "") -> None:

@@ -70,7 +70,7 @@ class PageTable:
 
     @contextmanager
     def pressure(self, nbytes: int) -> Iterator[None]:
-        """Within it others, activations say, need so many of the bytes; what is out stays out."""
+        """Reserves `nbytes` for others, activations for one; what it evicts stays out after it."""
         taken = -(-nbytes // self.page_bytes)
         if taken >= self.frames:
             raise InputError(

@@ -62,7 +62,7 @@ class ModelConfig:
     experts: int = 0  # 0: one MLP for all tokens
     experts_per_token: int = 2
     expert_ffn_size: int | None = None  # ffn_size unless it is given
-    shared_experts: int = 0  # which every token passes through besides
+    shared_experts: int = 0  # which every token passes through as well
     capacity: float | None = None  # times an even load; None: no token is ever dropped
     sequence_balance: float = 0.0  # weights of the router's losses: experts/router.py says more
     batch_balance: float = 0.0

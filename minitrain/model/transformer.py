@@ -44,44 +44,6 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
-
-
-def look_around(
-    config: ModelConfig,
-    make_mask: MaskMaker,
-    x: Tensor,
-    documents: Tensor | None = None,
-    positions: Tensor | None = None,
-) -> tuple[Rotation, Tensor | Mask | None]:
-    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
-    if positions is None and documents is not None:
-        positions = document_positions(documents)  # (B, T)
-    elif positions is None:
-        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
-    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
-
-
-def all_tokens(x: Tensor, ranks: int) -> Tensor:
-    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
-
-    Attention still reads all T tokens, and who looks around asks for their number only.
-    """
-    return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
-
-
-Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
-
-
-def one_after_another(
-    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | Mask | None
-) -> Tensor:
-    """x (B, T, D) -> (B, T, D)."""
-    for block in blocks:
-        x = block(x, turns, mask)
-    return x
-
-
 class Transformer(nn.Module):
     """Two slots: `look_around` finds x's rotation and mask, `stack` runs the blocks.
 
@@ -129,6 +91,46 @@ class Transformer(nn.Module):
             self.head.weight = self.embed.weight
 
 
+# ---- the two slots: what surrounds a token, and the order of the blocks ----
+
+MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
+
+
+def look_around(
+    config: ModelConfig,
+    make_mask: MaskMaker,
+    x: Tensor,
+    documents: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Rotation, Tensor | Mask | None]:
+    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
+    if positions is None and documents is not None:
+        positions = document_positions(documents)  # (B, T)
+    elif positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
+    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
+
+
+def all_tokens(x: Tensor, ranks: int) -> Tensor:
+    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
+
+    Attention still reads all T tokens, and `look_around` needs their number alone.
+    """
+    return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
+
+
+Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
+
+
+def one_after_another(
+    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | Mask | None
+) -> Tensor:
+    """x (B, T, D) -> (B, T, D)."""
+    for block in blocks:
+        x = block(x, turns, mask)
+    return x
+
+
 def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
     """Another kernel in every block, and masks in the form that it reads. Returns the model.
 
@@ -143,6 +145,9 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
         block.attention.kernel = kernel
     model.look_around = partial(look_around, model.config, make_mask)
     return model
+
+
+# ---- building ----
 
 
 def empty(

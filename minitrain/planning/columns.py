@@ -226,7 +226,7 @@ def optional(cells: Mapping[str, str], field: str) -> int | None:
     largest = LARGEST_HIDDEN if field == "hidden" else LARGEST
     if value > largest:
         raise InputError(
-            f"{field} is '{text}': more than {largest:,.0f} is nothing that can be run"
+            f"{field} is '{text}': the planner takes {largest:,.0f} at most, give less"
         )
     return int(value)
 
@@ -267,11 +267,11 @@ def read_runs(file: str | os.PathLike) -> Iterator[Run]:
             for row in reader:
                 yield run_of(file, reader.line_num, row)
     except FileNotFoundError:
-        raise InputError(f"{file} is not there: give a CSV file of runs") from None
+        raise InputError(f"{file} does not exist: give a CSV file of runs") from None
     except IsADirectoryError:
         raise InputError(f"{file} is a folder: give a CSV file of runs") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file} is no CSV in UTF-8 ({error}): save it as one") from None
+        raise InputError(f"{file} is not a CSV in UTF-8 ({error}): save it as one") from None
 
 
 def run_of(file: str | os.PathLike, line: int, row: dict) -> Run:

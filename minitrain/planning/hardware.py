@@ -66,9 +66,9 @@ def read_table(file: str | os.PathLike) -> list[dict[str, str]]:
         with Path(file).open(newline="", encoding="utf-8") as lines:
             return list(csv.DictReader(lines))
     except FileNotFoundError:
-        raise InputError(f"{file} is not there: give the path of a CSV file") from None
+        raise InputError(f"{file} does not exist: give the path of a CSV file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file} is not text: a CSV file in UTF-8 is needed") from None
+        raise InputError(f"{file} is not UTF-8 text: give a CSV file in UTF-8") from None
 
 
 def number(row: dict[str, str], field: str, scale: float = 1.0) -> float | None:

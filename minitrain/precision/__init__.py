@@ -25,7 +25,7 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a door when it is asked for: a room is opened for one of its files."""
+    """Imports a name from its module on first use, so that importing one file loads no other."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -64,7 +64,7 @@ class Recipe:
         whole = all(s.tile is None for s in (self.activation, self.weight, self.gradient))
         if self.history < 0 or (self.history and not whole):
             raise InputError(
-                f"a history of {self.history} steps was asked for: delayed scaling is for one "
+                f"history is {self.history} steps: delayed scaling is for one "
                 "scale a tensor (tile=None) and 1 or more steps; tiles take history=0"
             )
 

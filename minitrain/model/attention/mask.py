@@ -45,7 +45,7 @@ class Mask:
         return cls(0, window, documents, documents)
 
     def between(self, queries: int, keys: int) -> Mask:
-        """With the offset that so many queries and keys give it."""
+        """The mask with its offset filled in for this number of queries and keys."""
         return self if self.offset is not None else replace(self, offset=keys - queries)
 
     def part(self, rows: slice, columns: slice) -> Mask:

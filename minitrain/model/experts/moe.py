@@ -32,7 +32,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.dispatch import Plan, combine, dispatch, make_plan
+from minitrain.model.experts.dispatch import RoutingPlan, combine, dispatch, make_plan
 from minitrain.model.experts.grouped import Experts, experts_naive
 from minitrain.model.experts.router import Router, Routing, Sum, alone
 from minitrain.model.mlp import MLP
@@ -94,7 +94,7 @@ class MoE(nn.Module):
             y = y + self.shared(flat)
         return y.view(x.shape)
 
-    def plan(self, routing: Routing) -> Plan:
+    def plan(self, routing: Routing) -> RoutingPlan:
         """A capacity of c leaves each expert c times the rows of an even load, on this rank."""
         experts, p = (
             rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
@@ -104,7 +104,7 @@ class MoE(nn.Module):
         rows = math.ceil(self.capacity * experts.numel() / self.count)
         return make_plan(experts, self.count, rows, p)
 
-    def charge(self, routing: Routing, plan: Plan) -> Tensor:
+    def charge(self, routing: Routing, plan: RoutingPlan) -> Tensor:
         """The weights, with the losses' gradient and the load's count hung on their backward."""
         here = routing.experts[..., 0].numel()
         tokens = here if self.step_tokens is None else self.step_tokens

@@ -59,7 +59,7 @@ REMEDY = "take the model's safetensors, which load_pretrained reads"
 
 
 def find_gguf(path: Path) -> Path | None:
-    """`path` itself, or the only such file in a folder that is no checkpoint; else None."""
+    """`path` itself, or the only such file in a folder that is not a checkpoint; else None."""
     if (path / "config.json").exists():
         return None
     found = [path] if path.is_file() else sorted(path.glob("*.gguf"))

@@ -146,7 +146,7 @@ def _config(path: Path, data: bytes) -> ModelConfig:
         )
     except InputError as error:
         raise InputError(
-            f"{path} is no model.bin of llama2.c's first format ({error}): "
+            f"{path} is not a model.bin in llama2.c's first format ({error}): "
             "export it with `export.py --version 0`"
         ) from error
     parameters = sum(p.numel() for p in empty(config, "meta").parameters())
@@ -198,7 +198,7 @@ def read_tokenizer(path: Path, vocab_size: int) -> Llama2cTokenizer:
             scores.append(score)
     except struct.error as error:
         raise InputError(
-            f"{path} is no tokenizer.bin with {vocab_size} tokens ({error}): "
+            f"{path} is not a tokenizer.bin with {vocab_size} tokens ({error}): "
             "take the one that came with model.bin"
         ) from error
     return Llama2cTokenizer(tuple(pieces), tuple(scores))

@@ -80,7 +80,7 @@ def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
     may have saved were for the batches that it was trained on: they are switched off."""
     if "tokenizer.json" not in files:
         raise InputError(
-            "the model has no tokenizer.json, and text cannot become its tokens: save its "
+            "the model has no tokenizer.json to encode text with: save its "
             "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
         )
     try:

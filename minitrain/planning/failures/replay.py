@@ -140,7 +140,7 @@ class Account:
 def replay(
     law: Law, chips: int, days: float, levels: tuple[Level, ...], site: Site, seed: int = 0
 ) -> Account:
-    """`days` on so many chips, with the interruptions of one seed. What fails while the run is
+    """`days` on `chips` chips, with the interruptions of one seed. What fails while the run is
     down is counted and costs nothing more."""
     if not any(level.survives_node for level in levels):
         raise InputError("no level survives a node: one that is lost would end the run; add a disk")

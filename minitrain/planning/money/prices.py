@@ -1,7 +1,7 @@
 """Prices of a chip-hour: always a range with a date and a provider, never one number; own or rent.
 
 `data/prices.csv` holds what pages printed, each with its source; for one chip on demand they differ
-by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. A price of one's own
+by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. `--price`
 replaces the table.
 
     rent(t) = rent · busy · t
@@ -44,7 +44,7 @@ class Price:
             )
 
     def times(self, hours: float) -> Price:
-        """Dollars of so many chip-hours."""
+        """The same for `hours` chip-hours, in dollars."""
         return Price(self.low * hours, self.typical * hours, self.high * hours, self.source)
 
 

@@ -30,7 +30,7 @@ from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked
 from minitrain.planning.run import Run, StageLayers, chunks_of_rank
-from minitrain.planning.step.layer_times import LayerTimes, elementwise, layer_times, matmul
+from minitrain.planning.step.layer_times import elementwise, layer_times, matmul
 from minitrain.planning.step.memory import Memory, end_parameters, peak_memory, rank_parameters
 from minitrain.planning.step.network import Fabric, fabric_of
 from minitrain.planning.step.streams import Passed, Task, backward_tasks, forward_tasks, repeated
@@ -138,7 +138,8 @@ def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: in
         return table[rank][operation.chunk][operation.kind]
 
     schedule = planned_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
-    return clocked(schedule, seconds, unblocked_seconds(run, fabric))
+    beside = send_seconds(run, fabric) - blocking_seconds(run, fabric)  # the computation
+    return clocked(schedule, seconds, beside)
 
 
 def operation_seconds(
@@ -165,11 +166,6 @@ def send_seconds(run: Run, fabric: Fabric) -> float:
 def blocking_seconds(run: Run, fabric: Fabric) -> float:
     """Megatron of 2021-22 waits for a send before it goes on."""
     return 0.0 if run.plan.modern else send_seconds(run, fabric)
-
-
-def unblocked_seconds(run: Run, fabric: Fabric) -> float:
-    """A send's seconds beside the computation."""
-    return send_seconds(run, fabric) - blocking_seconds(run, fabric)
 
 
 def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
@@ -254,7 +250,7 @@ def layer_stack(run: Run, fabric: Fabric, mixture: bool, layers: int) -> Passes:
     gathered, scattered = sharded_seconds(run, fabric, mixture)
     forward = with_gather(forward_tasks(run, times), gathered, 0.0)
     backward = with_gather(backward_tasks(run, times), gathered, scattered)
-    weights = layers * matmul_seconds(times)
+    weights = layers * (times.qkv + times.out + times.up + times.down)
     return Passes(repeated(forward, layers), repeated(backward, layers), weights)
 
 
@@ -264,10 +260,6 @@ def without_pipeline(run: Run) -> Run:
         return run
     plan = replace(run.plan, pp=1, vpp=1, schedule="1f1b", dp=run.plan.ep, zero=0)
     return replace(run, name="", plan=plan, global_batch=plan.dp * plan.micro_batch)
-
-
-def matmul_seconds(x: LayerTimes) -> float:
-    return x.qkv + x.out + x.up + x.down
 
 
 def ends(run: Run, stage: StageLayers) -> dict[str, float]:

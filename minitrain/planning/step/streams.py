@@ -83,15 +83,11 @@ def run_streams(tasks: Sequence[Task], every: int) -> list[Passed]:
             parts[task.part] += task.seconds
             ends.append(compute)
         if len(ends) % every == 0:
-            found.append(with_contention(parts, max(0.0, busy - exposed)))
+            passed = Passed(defaultdict(float, parts))
+            if busy > exposed:
+                passed.parts["contention"] += CONTENTION * (busy - exposed)
+            found.append(passed)
     return found
-
-
-def with_contention(parts: dict[str, float], hidden: float) -> Passed:
-    passed = Passed(defaultdict(float, parts))
-    if hidden:
-        passed.parts["contention"] += CONTENTION * hidden
-    return passed
 
 
 def repeated(block: Sequence[Task], times: int) -> Passed:

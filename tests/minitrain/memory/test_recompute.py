@@ -158,16 +158,6 @@ def test_nested_checkpoints(way):
     assert same(gradients(Nested(run)), gradients(Net()))
 
 
-def test_a_nested_checkpoint_holds_nothing_of_its_own():
-    """Its inputs are the outer one's to forget: only the outermost input stays."""
-    net = Net(checkpoint)
-    x = batch(64)
-    with MemoryLedger(net) as ledger:
-        out = checkpoint(net, x)
-        assert ledger.now["activations"] == x.nbytes
-    out.sum().backward()
-
-
 @pytest.mark.parametrize("way", REAL)
 def test_backward_twice_through_a_retained_graph(way):
     net, x = Net(WAYS[way]), batch()

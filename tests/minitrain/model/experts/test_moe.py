@@ -146,19 +146,6 @@ def test_attach_changes_nothing_and_runs_its_hook_once():
     assert gx.tolist() == [1, 1, 1] and gl == 0.5 and calls == [1]
 
 
-def test_the_values_are_shares_that_add_up_to_the_batchs():
-    moe, x = layer(LOSSES), tokens()
-    moe(x)
-    whole = moe.last.losses
-    set_step(moe, x[..., 0].numel())
-    shares = []
-    for part in x.chunk(2):
-        moe(part).sum().backward()
-        shares.append(moe.last.losses)
-    torch.testing.assert_close(sum(shares)[[0, 2]], whole[[0, 2]], **EXACT)
-    torch.testing.assert_close(moe.seen.losses, sum(shares), **EXACT)
-
-
 # ---- counts, and the bias that is made of them ----
 
 

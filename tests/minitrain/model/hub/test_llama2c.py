@@ -85,7 +85,7 @@ def test_the_best_scoring_union_comes_first(folder):
     "data, words",
     [
         (b"", "has 0 bytes, too few"),
-        (b"GGUF" + bytes(200), "is no model.bin of llama2.c's first format"),
+        (b"GGUF" + bytes(200), "is not a model.bin in llama2.c's first format"),
         (struct.pack("<I27i", 0x616B3432, 1, *range(26)), "export.py --version 0"),
         (
             struct.pack("<7i", 32, 40, 2, 4, 2, 300, 16) + bytes(400),

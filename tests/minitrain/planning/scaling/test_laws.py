@@ -17,7 +17,7 @@ from minitrain.planning.scaling.laws import (
     ScalingLaw,
     fit,
 )
-from minitrain.planning.scaling.runs import Recipe, make_texts, read_runs, record_runs, shape
+from minitrain.planning.scaling.runs import ScalingRecipe, make_texts, read_runs, record_runs, shape
 
 SMALL = ScalingLaw(E=0.9, A=60.0, B=300.0, alpha=0.45, beta=0.5)
 
@@ -96,7 +96,7 @@ def test_too_few_runs_are_refused_in_words(columns, words):
 # ---- runs ----
 
 
-RECIPE = Recipe(length=64, batch=4, held_out_bytes=4000)
+RECIPE = ScalingRecipe(length=64, batch=4, held_out_bytes=4000)
 
 
 def test_a_grid_is_recorded_once_and_larger_runs_come_closer_to_the_floor(tmp_path):
