@@ -183,8 +183,8 @@ def _described(shape: torch.Size, dtype: torch.dtype) -> str:
 class _Kept:
     """A tree of values whose tensors are saved for backward, as an operation saves its own.
 
-    So whoever watches or moves what is saved (the ledger, offload, an enclosing checkpoint) meets
-    these too, and changing one in place is found out.
+    So the ledger, offload and an enclosing checkpoint see these too, and a change in place is
+    detected.
     """
 
     def __init__(self, tree: Any) -> None:

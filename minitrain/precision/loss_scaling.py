@@ -67,7 +67,7 @@ class LossScaler:
         return found.item() == 0
 
     def update(self, finite: bool) -> None:
-        """After each step, taken or skipped."""
+        """Adapts the scale after each step, taken or skipped."""
         self.finite_steps = self.finite_steps + 1 if finite else 0
         if not finite:
             self.scale *= self.backoff

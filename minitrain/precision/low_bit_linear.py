@@ -231,7 +231,7 @@ def convert(
 def after_step(
     model: nn.Module, all_reduce_max: Callable[[Tensor], object] = lambda tensor: tensor
 ) -> None:
-    """To be called when the weights have moved: forgets their casts, and rolls the histories."""
+    """Forgets the weights' casts and rolls the histories, once the weights have moved."""
     for module in model.modules():
         if isinstance(module, QuantizedLinear):
             module.kept_casts = None

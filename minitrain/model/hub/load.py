@@ -114,7 +114,7 @@ def save_pretrained(
 def write_folder(
     folder: str | os.PathLike, files: Mapping[str, bytes], weights: Callable[[Path], None]
 ) -> None:
-    """Writes the files, and what `weights(path)` writes at a path that it is given, all at once."""
+    """Writes the files and the weights, by `weights(path)`: all of them or, on an error, none."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def hub_parts(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def check_plain(model: Transformer) -> None:
-    """InputError where layers have others in them, whose names no reader would know."""
+    """Raises InputError for layers with others in them, whose names no reader would know."""
     with torch.device("meta"):
         plain = hub_tensors(Transformer(model.config))
     if odd := sorted(set(hub_tensors(model)) ^ set(plain)):
@@ -226,8 +226,8 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def as_stored(config: ModelConfig, stored: dict[str, safe_open]) -> ModelConfig:
-    """A head of its own in the files counts although the configuration ties it, as `transformers`
-    has it: tied are the two where they are equal."""
+    """The configuration with the files' own head: one that differs from the embedding overrides
+    the configuration's tying, as in `transformers`."""
     names = hub_name("embed.weight"), hub_name("head.weight")
     if not config.tied or any(name not in stored for name in names):
         return config
@@ -235,8 +235,8 @@ def as_stored(config: ModelConfig, stored: dict[str, safe_open]) -> ModelConfig:
 
 
 def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open]) -> torch.dtype:
-    """Each tensor of the model must be there in its shape, and none that the model has no place
-    for; -> the dtype that holds them all without rounding."""
+    """Checks that the files hold every tensor of the model in its shape and no other; -> the dtype
+    that holds them all without rounding."""
     with torch.device("meta"):
         model = Transformer(config)
     shapes = {name: list(tensor.shape) for name, tensor in hub_tensors(model).items()}
@@ -262,7 +262,7 @@ def _some(things: list[str]) -> str:
 
 
 def copy_weights(model: Transformer, stored: dict[str, safe_open]) -> None:
-    """Into the model, in its own dtype and on its own device, one tensor at a time."""
+    """Copies the weights into the model, in its dtype and on its device, one tensor at a time."""
     for name, tensor in hub_tensors(model).items():
         tensor.copy_(stored[name].get_tensor(name))
 

@@ -99,8 +99,8 @@ def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> 
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise InputError(
-            f"the text has half a surrogate pair, {half!r} at character {error.start}: leave it "
-            "out, or write the character that it is of"
+            f"the text has half a surrogate pair, {half!r} at character {error.start}: remove "
+            "it, or give the whole character"
         ) from None
     return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
