@@ -886,7 +886,7 @@ def train(prepare=same, dtype=torch.float32, wrap=same, scaler=None):
 # **Run**: eight trainings from one start, about a minute.
 
 # %% tags=["experiment"]
-from minitrain.precision.emulated import emulate
+from minitrain.precision.loss_scaling import emulate
 from tqdm.auto import tqdm
 
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -921,8 +921,7 @@ lab.predict("price_ratio", guess, unit="x")
 # they take constants derived from the other chips. PUE, what a data centre draws for one watt of chip, is set to 1.2.
 
 # %% tags=["experiment"]
-from minitrain.planning.money.cost import Site, energy_kwh
-from minitrain.planning.money.goodput import Failures, goodput
+from minitrain.planning.money.cost import Failures, Site, energy_kwh, goodput
 from minitrain.planning.money.prices import offers, price_of
 
 
@@ -1166,7 +1165,7 @@ widgets.explore(
 # ([Sardana et al. 2024](https://arxiv.org/abs/2401.00448)). `within_budget` finds the least loss along this curve, numerically.
 
 # %% tags=["experiment"]
-from minitrain.planning.scaling.frontier import KAPLAN, within_budget
+from minitrain.planning.scaling.laws import KAPLAN, within_budget
 
 budgets, services = [1e21, 1e22, 1e23, 1e24, 1e25], [0, 1e12, 1e13]
 chinchilla = []

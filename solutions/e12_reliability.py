@@ -1216,7 +1216,7 @@ guess = 54 * 24 / 419
 lab.predict("hours", guess, unit="h")
 
 # %%
-from minitrain.planning.failures.law import llama3_law
+from minitrain.planning.failures.replay import llama3_law
 
 law = llama3_law()
 lab.reveal("hours", law.between(16384) / 3600, chips=16384)

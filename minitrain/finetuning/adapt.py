@@ -52,7 +52,7 @@ from minitrain.finetuning.methods import (
 from minitrain.finetuning.prompts.prefix import Prefix, add_prefix
 from minitrain.finetuning.prompts.prompt import add_prompt
 from minitrain.model.experts.grouped import Experts
-from minitrain.model.hub.weights import HUB_PARTS, hub_name
+from minitrain.model.hub.load import HUB_PARTS, hub_name
 from minitrain.model.swap import check_called, exchange
 from minitrain.model.transformer import Transformer
 

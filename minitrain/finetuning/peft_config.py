@@ -26,7 +26,7 @@ from minitrain.finetuning.methods import (
     PromptMethod,
 )
 from minitrain.model.config import ModelConfig
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name
 
 NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
 READ = {  # beside peft_type

@@ -36,7 +36,7 @@ from minitrain.finetuning.peft_config import REMEDY, from_peft, to_peft
 from minitrain.finetuning.prompts.prefix import Prefix
 from minitrain.finetuning.prompts.prompt import Prompt
 from minitrain.model.hub.config import read_json
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name
 from minitrain.model.transformer import Transformer
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -1,3 +1,31 @@
-"""Memory of a step: activations recomputed, placed or offloaded, optimizer state on the CPU or
-disk.
+"""Memory of a step: activations recomputed, placed or offloaded; optimizer state on CPU or disk.
+
+from minitrain.memory import Offload, checkpoint
+y = checkpoint(block, x)
+
+recompute   a function's activations, forgotten and repeated    selective   but for its matmuls
+segments    the same of a Transformer's blocks                  placement   which of them
+activation_offload   what backward needs, in CPU memory
+optimizer_offload    optimizer state, in `stores`: CPU memory or files
+paged_optimizer      unified memory, simulated page by page
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "checkpoint": "recompute",
+    "optimal_plan": "placement",
+    "Offload": "activation_offload",
+    "paged": "paged_optimizer",
+}
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name from its module on first use, so that importing one file loads no other."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -39,14 +39,14 @@ class Mover:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._jobs: deque[Future] = deque()  # in order; those whose end nobody has looked at
+        self._jobs: deque[Future] = deque()  # in order; those whose result has not been checked
         self._queue: SimpleQueue = SimpleQueue()
         # A daemon: a process that ends needs not wait, for the store is whole at every moment.
         threading.Thread(target=_work, args=(self._queue,), name="offload", daemon=True).start()
         weakref.finalize(self, self._queue.put, None)
 
     def submit(self, job: Callable[[], None], tensors: Sequence[Tensor]) -> Future:
-        """Does `job` after all jobs before it; raises here what one of those has raised."""
+        """Queues `job` after all earlier ones, and raises what one of those has raised."""
         while self._jobs and self._jobs[0].done():
             self._jobs.popleft().result()
         on_gpu = any(tensor.is_cuda for tensor in tensors)
@@ -87,7 +87,7 @@ def _run(job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
 class Shelf:
     """A place in the store for some tensors, each alone in its storage.
 
-    Without a mover it is no place at all: they stay in memory, and every call does nothing.
+    Without a mover the tensors stay in memory, and every call does nothing.
     """
 
     def __init__(self, mover: Mover | None = None, key: str = "") -> None:
@@ -98,33 +98,33 @@ class Shelf:
         self._coming: Future | None = None
 
     def put(self, tensors: Sequence[Tensor]) -> None:
-        """They are written, and then give their memory back; do not touch them before `get`."""
+        """Writes them, then frees their memory; do not touch them before `get`."""
         if self.mover is not None:
             self.tensors, self.away = list(tensors), True
             self._going = self.mover.submit(partial(self._write, self.tensors), self.tensors)
 
     def drop(self) -> None:
-        """They give their memory back at once: nothing has changed since the last `get`."""
+        """Frees their memory without writing: nothing has changed since the last `get`."""
         if self.mover is not None:
             self.away = True
             self._going = self.mover.submit(partial(_release, self.tensors), self.tensors)
 
     def forget(self) -> None:
-        """Nobody needs them any more."""
+        """Lets go of them for good."""
         self.tensors, self.away, self._coming = [], False, None
 
     def settle(self) -> None:
-        """The memory of what was put away is free."""
+        """Waits until the memory of what was put away is free."""
         if self._going is not None:
             self._going.result()
 
     def fetch(self) -> None:
-        """They are on their way back."""
+        """Starts reading them back."""
         if self.away and self._coming is None:
             self._coming = self.mover.submit(partial(self._read, self.tensors), self.tensors)
 
     def get(self) -> None:
-        """They are here."""
+        """Waits until they are back."""
         self.fetch()
         if self._coming is not None:
             self._coming.result()

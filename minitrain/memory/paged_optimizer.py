@@ -1,8 +1,8 @@
 """A paged optimizer: state that is evicted when memory is short, and comes back when it is touched.
 
-QLoRA keeps Adam's state in CUDA's unified memory. As long as all fits nothing moves; a long text's
-activations push pages out to the CPU, instead of an out-of-memory error, and the next step's
-touching a page that is away is a fault, which brings it back:
+QLoRA keeps Adam's state in CUDA's unified memory. As long as all fits nothing moves; activations of
+a long sequence push pages out to the CPU, instead of an out-of-memory error, and when the next step
+touches a page that is away, that is a fault, which brings it back:
 
     page table   weight 0: [p0 p1 p2]  weight 1: [p3 p4]  …     resident p1 p2 p3, oldest first
     touch p0     a fault: evict p1 (written back if dirty), read p0, run on
@@ -70,12 +70,12 @@ class PageTable:
 
     @contextmanager
     def pressure(self, nbytes: int) -> Iterator[None]:
-        """Within it others, activations say, need so many of the bytes; what is out stays out."""
+        """Reserves `nbytes` for others, activations for one; what it evicts stays out after it."""
         taken = -(-nbytes // self.page_bytes)
         if taken >= self.frames:
             raise InputError(
                 f"{nbytes:,} bytes are wanted of {self.frames * self.page_bytes:,}: even with all "
-                "state paged out they do not fit; recompute activations, or cut the text"
+                "state paged out they do not fit; recompute activations, or use shorter sequences"
             )
         self.frames -= taken
         self.evict_to(self.frames)

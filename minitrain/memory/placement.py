@@ -53,22 +53,22 @@ class Segment:
     mode: Recompute = "full"
 
 
-Plan = tuple[Segment, ...]
+SegmentPlan = tuple[Segment, ...]
 
 
-def uniform_plan(layers: int, mode: Recompute) -> Plan:
+def uniform_plan(layers: int, mode: Recompute) -> SegmentPlan:
     """Every layer by itself, treated alike."""
     return tuple(Segment(i, i + 1, mode) for i in range(layers))
 
 
-def every_kth_plan(layers: int, k: int) -> Plan:
+def every_kth_plan(layers: int, k: int) -> SegmentPlan:
     """Layers 0, k, 2k, … are repeated, each by itself; the others are kept."""
     if k < 1:
         raise InputError(f"every {k}-th block cannot be repeated: give 1 (all), 2, …")
     return tuple(Segment(i, i + 1, "none" if i % k else "full") for i in range(layers))
 
 
-def sqrt_plan(layers: int, length: int | None = None) -> Plan:
+def sqrt_plan(layers: int, length: int | None = None) -> SegmentPlan:
     """Repeated segments of `length` layers; by default √L, best where a layer saves its input only.
 
     One that saves A/I times as much wants shorter segments: √(L·I/A), but at least 1.
@@ -102,12 +102,12 @@ def _step(segment: Segment, layers: Sequence[Layer]) -> _Step:
     return _Step(segment, inside[0].input_bytes, most, cost)
 
 
-def plan_cost(plan: Plan, layers: Sequence[Layer]) -> float:
+def plan_cost(plan: SegmentPlan, layers: Sequence[Layer]) -> float:
     """The recomputed work, in the layers' unit."""
     return sum(_step(segment, layers).cost for segment in plan)
 
 
-def plan_peak(plan: Plan, layers: Sequence[Layer]) -> float:
+def plan_peak(plan: SegmentPlan, layers: Sequence[Layer]) -> float:
     """The most bytes of activations held at once, in forward or backward."""
     held = peak = 0.0
     for segment in plan:
@@ -123,13 +123,13 @@ class _Partial:
 
     held: float = 0.0
     cost: float = 0.0
-    plan: Plan = ()
+    plan: SegmentPlan = ()
 
     def then(self, step: _Step) -> _Partial:
         return _Partial(self.held + step.held, self.cost + step.cost, (*self.plan, step.segment))
 
 
-def optimal_plan(layers: Sequence[Layer], budget_bytes: float) -> Plan:
+def optimal_plan(layers: Sequence[Layer], budget_bytes: float) -> SegmentPlan:
     """The plan of least cost whose peak is within the budget.
 
     From left to right, by the number of layers planned: of all partial plans, keep those that no

@@ -20,7 +20,7 @@ from minitrain.errors import InputError, unknown_name
 from minitrain.measure.flops import attention_flops_per_token
 from minitrain.measure.parameters import layer_matmuls
 from minitrain.measure.predicted_memory import block_bytes_per_token
-from minitrain.memory.placement import Layer, Plan, every_kth_plan, uniform_plan
+from minitrain.memory.placement import Layer, SegmentPlan, every_kth_plan, uniform_plan
 from minitrain.memory.recompute import Checkpoint
 from minitrain.memory.selective import Policy, save_matmuls
 from minitrain.model.config import ModelConfig
@@ -34,7 +34,7 @@ MODES = ("none", "selective", "full")
 class Segmented:
     """A Transformer's `stack` that runs its blocks as a plan says."""
 
-    plan: Plan
+    plan: SegmentPlan
     policy: Policy = save_matmuls  # of the segments that are repeated selectively
     stop_early: bool = True
 
@@ -55,7 +55,7 @@ class Segmented:
 
 
 def recompute(
-    model: Transformer, how: str | int | Plan, policy: Policy = save_matmuls
+    model: Transformer, how: str | int | SegmentPlan, policy: Policy = save_matmuls
 ) -> Transformer:
     """`model`, whose next forwards keep for backward what `how` says. Undone by "none".
 
@@ -69,7 +69,7 @@ def recompute(
     return model
 
 
-def _plan(how: str | int | Plan, layers: int) -> Plan:
+def _plan(how: str | int | SegmentPlan, layers: int) -> SegmentPlan:
     if isinstance(how, str):
         if how not in MODES:
             raise unknown_name("way of recomputing", how, MODES)
@@ -77,7 +77,7 @@ def _plan(how: str | int | Plan, layers: int) -> Plan:
     return every_kth_plan(layers, how) if isinstance(how, int) else tuple(how)
 
 
-def _check_covers(plan: Plan, layers: int) -> None:
+def _check_covers(plan: SegmentPlan, layers: int) -> None:
     """Every block once, in order, in segments that are treated in a way we know."""
     covered = [i for segment in plan for i in range(segment.start, segment.stop)]
     if covered != list(range(layers)):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ class MemoryStore:
 class DiskStore:
     """A folder, of one process alone: under several ranks, give each its own."""
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         manifest = self.folder / MANIFEST

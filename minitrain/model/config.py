@@ -51,7 +51,7 @@ class ModelConfig:
     heads: int
     kv_heads: int
     ffn_size: int
-    max_length: int = 2048  # the longest text it is meant for; RoPE has no table to outgrow
+    max_length: int = 2048  # tokens it is meant for; RoPE has no table to outgrow
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head is the embedding's own matrix
@@ -62,7 +62,7 @@ class ModelConfig:
     experts: int = 0  # 0: one MLP for all tokens
     experts_per_token: int = 2
     expert_ffn_size: int | None = None  # ffn_size unless it is given
-    shared_experts: int = 0  # which every token passes through besides
+    shared_experts: int = 0  # which every token passes through as well
     capacity: float | None = None  # times an even load; None: no token is ever dropped
     sequence_balance: float = 0.0  # weights of the router's losses: experts/router.py says more
     batch_balance: float = 0.0

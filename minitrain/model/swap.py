@@ -33,7 +33,7 @@ def swap_linears(
     keep: Collection[str] = (),
     example: Any = None,
 ) -> int:
-    """In place, but for those that `keep` names; says how many.
+    """Exchanges them in place, but for those that `keep` names; -> how many.
 
     `example`: an input of the model, on which `check_calls` tries the new layers at once.
     InputError, and nothing changed, where a layer would lose what it computes, or none is left.
@@ -82,7 +82,7 @@ def _is_named(path: str, name: str, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def check_plain_linear(path: str, layer: nn.Module) -> None:
-    """InputError where weight and bias are not all of what the layer computes."""
+    """Raises InputError where a layer computes more than its weight and bias say."""
     check_called(path, layer)
     if type(layer).forward is not nn.Linear.forward:
         reason = f"is a {type(layer).__name__} with a forward of its own, which would be lost"
@@ -98,7 +98,7 @@ def check_plain_linear(path: str, layer: nn.Module) -> None:
 
 
 def check_called(path: str, layer: nn.Module) -> None:
-    """InputError for a layer of which is known that nobody calls it."""
+    """Raises InputError for a layer that is known never to be called."""
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         raise InputError(
             f"{path} is never called: nn.MultiheadAttention reads its weight, and a layer in its "
@@ -124,7 +124,7 @@ def exchange(
 
 
 def replace_modules(model: nn.Module, new_by_old: Mapping[nn.Module, nn.Module]) -> None:
-    """Under every name that an old one has in the model."""
+    """Replaces modules under every name that they have in the model."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child in new_by_old:

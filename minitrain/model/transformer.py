@@ -44,52 +44,14 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
-
-
-def look_around(
-    config: ModelConfig,
-    make_mask: MaskMaker,
-    x: Tensor,
-    documents: Tensor | None = None,
-    positions: Tensor | None = None,
-) -> tuple[Rotation, Tensor | Mask | None]:
-    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
-    if positions is None and documents is not None:
-        positions = document_positions(documents)  # (B, T)
-    elif positions is None:
-        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
-    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
-
-
-def all_tokens(x: Tensor, ranks: int) -> Tensor:
-    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
-
-    Attention still reads all T tokens, and who looks around asks for their number only.
-    """
-    return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
-
-
-Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
-
-
-def one_after_another(
-    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | Mask | None
-) -> Tensor:
-    """x (B, T, D) -> (B, T, D)."""
-    for block in blocks:
-        x = block(x, turns, mask)
-    return x
-
-
 class Transformer(nn.Module):
     """Two slots: `look_around` finds x's rotation and mask, `stack` runs the blocks.
 
     Another function may take each one's place: where another kernel reads other masks
-    (`exchange_attention`) or x is a part of a text, and where blocks are recomputed.
+    (`exchange_attention`) or x is a part of a sequence, and where blocks are recomputed.
     """
 
-    end_tokens: tuple[int, ...] = ()  # that end a text, where its checkpoint says so
+    end_tokens: tuple[int, ...] = ()  # that end generation, where the checkpoint names them
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -129,6 +91,46 @@ class Transformer(nn.Module):
             self.head.weight = self.embed.weight
 
 
+# ---- the two slots: what surrounds a token, and the order of the blocks ----
+
+MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
+
+
+def look_around(
+    config: ModelConfig,
+    make_mask: MaskMaker,
+    x: Tensor,
+    documents: Tensor | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Rotation, Tensor | Mask | None]:
+    """The rotation of each token of x (B, T, D), and the mask as the kernel wants it."""
+    if positions is None and documents is not None:
+        positions = document_positions(documents)  # (B, T)
+    elif positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)  # (T,)
+    return rotation(config, positions, x.dtype), make_mask(x, documents, config.window)
+
+
+def all_tokens(x: Tensor, ranks: int) -> Tensor:
+    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
+
+    Attention still reads all T tokens, and `look_around` needs their number alone.
+    """
+    return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
+
+
+Stack = Callable[[Iterable[nn.Module], Tensor, Rotation, "Tensor | Mask | None"], Tensor]
+
+
+def one_after_another(
+    blocks: Iterable[nn.Module], x: Tensor, turns: Rotation, mask: Tensor | Mask | None
+) -> Tensor:
+    """x (B, T, D) -> (B, T, D)."""
+    for block in blocks:
+        x = block(x, turns, mask)
+    return x
+
+
 def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
     """Another kernel in every block, and masks in the form that it reads. Returns the model.
 
@@ -136,13 +138,16 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
     """
     if not isinstance(model.look_around, partial):
         raise InputError(
-            "learned tokens stand before this model's text, and another kernel would lose them: "
+            "learned tokens precede this model's sequence, and another kernel would lose them: "
             "exchange the attention first, and adapt(...) after it"
         )
     for block in model.blocks:
         block.attention.kernel = kernel
     model.look_around = partial(look_around, model.config, make_mask)
     return model
+
+
+# ---- building ----
 
 
 def empty(

@@ -17,12 +17,11 @@ from minitrain.measure.flops import attention_flops_per_token
 from minitrain.measure.parameters import matmul_parameters, mlp_weights
 from minitrain.planning.hardware import Chip
 from minitrain.planning.run import Model, Plan, Run, make_run
-from minitrain.planning.step import workload
+from minitrain.planning.search import USABLE
 from minitrain.planning.step.layer_times import elementwise_seconds
 from minitrain.planning.step.memory import rank_memory
 from minitrain.planning.step.network import Fabric
-
-USABLE = 0.92  # of a chip's memory, as in `search.py`
+from minitrain.planning.step.step import hardware_flops, model_flops
 
 
 def weights(model: Model) -> tuple[int, int]:
@@ -36,7 +35,7 @@ def weights(model: Model) -> tuple[int, int]:
 
 def step_flops(run: Run) -> tuple[int, int]:
     """(the model's FLOPs of a step, the hardware's with what is recomputed)."""
-    return workload.model_flops(run), workload.hardware_flops(run)
+    return model_flops(run), hardware_flops(run)
 
 
 def activation_bytes(run: Run) -> float:

@@ -75,7 +75,11 @@ class TuningMemory:
 def tuning_memory(
     shape: Shape, tuning: Tuning, batch: int = 1, length: int = 512, per: StateBytes = ZERO_PAPER
 ) -> TuningMemory:
-    """At the fullest moment of a step over `batch` texts of `length` tokens on one device."""
+    """Bytes at the peak of a step over `batch` sequences of `length` tokens on one device."""
+    if shape.experts:
+        raise InputError(
+            f"a mixture of {shape.experts} experts is fine-tuned in other ways: give a dense model"
+        )
     parameters, matrices = parameter_count(shape), block_matrices(shape)
     adapter = 0 if tuning.rank is None else adapter_parameters(shape, tuning.rank)
     trained = adapter if tuning.rank else parameters
@@ -91,22 +95,13 @@ def tuning_memory(
 
 def block_matrices(shape: Shape) -> int:
     """M: the weights of all blocks' linear layers, of a dense model."""
-    _check_dense(shape)
     return shape.layers * (attention_weights(shape) + mlp_weights(shape, shape.ffn_size))
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
     """A: an adapter of this rank on each of a block's linear layers."""
-    _check_dense(shape)
     width, ffn = shape.hidden_size, shape.ffn_size
     queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * (width + queries) + 2 * (width + keys)
     mlp = (3 if shape.gated else 2) * (width + ffn)
     return shape.layers * rank * (attention + mlp)
-
-
-def _check_dense(shape: Shape) -> None:
-    if shape.experts:
-        raise InputError(
-            f"a mixture of {shape.experts} experts is fine-tuned in other ways: give a dense model"
-        )

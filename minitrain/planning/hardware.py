@@ -16,6 +16,7 @@ fitted once over published runs on that chip, never to one run:
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -59,15 +60,15 @@ class Chip:
         return rates[precision]
 
 
-def read_table(file: Path) -> list[dict[str, str]]:
+def read_table(file: str | os.PathLike) -> list[dict[str, str]]:
     """The rows of a CSV with a header; an InputError where there is no such file or no header."""
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
+        with Path(file).open(newline="", encoding="utf-8") as lines:
             return list(csv.DictReader(lines))
     except FileNotFoundError:
-        raise InputError(f"{file} is not there: give the path of a CSV file") from None
+        raise InputError(f"{file} does not exist: give the path of a CSV file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file} is not text: a CSV file in UTF-8 is needed") from None
+        raise InputError(f"{file} is not UTF-8 text: give a CSV file in UTF-8") from None
 
 
 def number(row: dict[str, str], field: str, scale: float = 1.0) -> float | None:

@@ -106,7 +106,7 @@ def nothing_fits(runs: list[Run], chip: Chip, gpus: int) -> str:
     more = -(-least // (USABLE * chip.memory))
     return (
         f"the model does not fit: its leanest plan needs {least / 2**30:.0f} GiB on each of {gpus} "
-        f"{chip.name}, which have {USABLE * chip.memory / 2**30:.0f} GiB to give: "
+        f"{chip.name}, of which {USABLE * chip.memory / 2**30:.0f} GiB are usable: "
         f"use about {more:.0f} times as many, a smaller model, or a chip with more memory"
     )
 
@@ -127,7 +127,7 @@ def distinct(steps: list[Step]) -> list[Step]:
 
 
 def why(step: Step, best: Step) -> str:
-    """Names in words where the plan spends more time than the best one."""
+    """Names the parts of a step on which the plan spends more time than the best one."""
     if step is best:
         return "the fastest"
     names = set(step.parts) | set(best.parts)

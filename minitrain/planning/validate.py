@@ -20,15 +20,12 @@ from minitrain.planning.columns import run_from_row
 from minitrain.planning.hardware import number, read_table
 from minitrain.planning.money.cost import chip_hours
 from minitrain.planning.run import Run
-from minitrain.planning.scaling.frontier import fit_frontier
-from minitrain.planning.scaling.laws import CHINCHILLA_REFITTED
-from minitrain.planning.step import workload
-from minitrain.planning.step.layer import backward_tasks, forward_tasks
+from minitrain.planning.scaling.laws import CHINCHILLA_REFITTED, fit_frontier
 from minitrain.planning.step.layer_times import layer_times
 from minitrain.planning.step.memory import ZERO_PAPER, peak_memory, state_bytes
 from minitrain.planning.step.network import fabric_of, fit_wire
-from minitrain.planning.step.step import estimate
-from minitrain.planning.step.streams import repeated
+from minitrain.planning.step.step import estimate, hardware_flops, model_flops
+from minitrain.planning.step.streams import backward_tasks, forward_tasks, repeated
 
 GRID_KG_PER_KWH = 0.42  # one constant that gives every published CO2 row of the Llama model cards
 SWEEPS = ("a100_8gpu_nvlink3", "h200_8gpu_nvls")
@@ -105,8 +102,8 @@ def teraflop_per_chip(flops: int, run: Run) -> float:
 RATES: dict[str, Callable[[float, Run], float]] = {
     "step_seconds": lambda value, run: value,
     "tokens_per_second": lambda value, run: run.tokens / value,
-    "tflops_per_gpu": lambda v, run: teraflop_per_chip(workload.model_flops(run), run) / v,
-    "hardware_tflops": lambda v, run: teraflop_per_chip(workload.hardware_flops(run), run) / v,
+    "tflops_per_gpu": lambda v, run: teraflop_per_chip(model_flops(run), run) / v,
+    "hardware_tflops": lambda v, run: teraflop_per_chip(hardware_flops(run), run) / v,
 }
 
 
@@ -187,7 +184,7 @@ PREDICTED: dict[str, Callable[[Row, list[Row]], float]] = {
 def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
     """Correlation of published and predicted FLOP/s per chip: speed itself follows size alone."""
     runs = [run_from_row(row) for row in rows]
-    work = [workload.model_flops(run) / run.tokens / run.gpus for run in runs]
+    work = [model_flops(run) / run.tokens / run.gpus for run in runs]
     published = [w * result.published for w, result in zip(work, results)]
     return spearman(published, [w * result.predicted for w, result in zip(work, results)])
 

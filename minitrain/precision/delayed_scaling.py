@@ -33,7 +33,7 @@ class AmaxHistory(nn.Module):
 
     @torch.no_grad()
     def amax(self, role: int, now: Tensor, record: bool = True) -> Tensor:
-        """Takes the current magnitude down, and gives the one to scale by: of the past, if any."""
+        """Records the current magnitude, and returns the one to scale by: the past's, if any."""
         if record:
             self.seen[role] = torch.maximum(self.seen.get(role, now), now)
         past = self.past[:, role].amax()

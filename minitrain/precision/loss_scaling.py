@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.model.swap import swap_linears
 
 
 @dataclass
@@ -65,7 +67,7 @@ class LossScaler:
         return found.item() == 0
 
     def update(self, finite: bool) -> None:
-        """After each step, taken or skipped."""
+        """Adapts the scale after each step, taken or skipped."""
         self.finite_steps = self.finite_steps + 1 if finite else 0
         if not finite:
             self.scale *= self.backoff
@@ -83,3 +85,47 @@ class LossScaler:
             )
         for name, value in asdict(LossScaler(**state)).items():
             setattr(self, name, value)
+
+
+# ---- FP16 emulated on hardware without it: its numbers, not its speed ----
+
+
+class _Rounded(torch.autograd.Function):
+    """x as `dtype` would hold it, and in backward its gradient too; the tensors stay float32."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.dtype = dtype
+        return x.to(dtype).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype).to(gradient.dtype), None
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounds x, and its gradient, through `dtype`: overflow becomes inf, underflow 0."""
+    return _Rounded.apply(x, dtype)
+
+
+class EmulatedLinear(nn.Linear):
+    """A linear layer as a `dtype` matmul computes it, emulated: nothing is saved, and no time won.
+
+    Operands, result and all their gradients are rounded to `dtype`; products are added in float32,
+    as the matrix units of GPUs do. On CPUs a true float16 matmul is 100 times slower than this.
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias, self.dtype = linear.weight, linear.bias, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, weight = rounded(x, self.dtype), rounded(self.weight, self.dtype)
+        return rounded(F.linear(x, weight, self.bias), self.dtype)
+
+
+def emulate(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
+    """Exchanges every linear layer of `model`, in place; the weights stay the same tensors."""
+    swap_linears(model, lambda linear: EmulatedLinear(linear, dtype))
+    return model

@@ -64,7 +64,7 @@ class Recipe:
         whole = all(s.tile is None for s in (self.activation, self.weight, self.gradient))
         if self.history < 0 or (self.history and not whole):
             raise InputError(
-                f"a history of {self.history} steps was asked for: delayed scaling is for one "
+                f"history is {self.history} steps: delayed scaling is for one "
                 "scale a tensor (tile=None) and 1 or more steps; tiles take history=0"
             )
 
@@ -231,7 +231,7 @@ def convert(
 def after_step(
     model: nn.Module, all_reduce_max: Callable[[Tensor], object] = lambda tensor: tensor
 ) -> None:
-    """To be called when the weights have moved: forgets their casts, and rolls the histories."""
+    """Forgets the weights' casts and rolls the histories, once the weights have moved."""
     for module in model.modules():
         if isinstance(module, QuantizedLinear):
             module.kept_casts = None

@@ -84,8 +84,7 @@ class MasterWeights:
             master.grad = None
 
     def _follow(self) -> None:
-        """Takes over weights that somebody else has written: those that are not their rounded
-        masters."""
+        """Adopts weights that others have written: those that differ from their rounded masters."""
         for weight, master in zip(self.weights, self.masters):
             if weight.dtype != master.dtype:
                 master.copy_(torch.where(weight == master.to(weight.dtype), master, weight))

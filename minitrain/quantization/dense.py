@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minitrain.model.experts.apart import put_together
+from minitrain.model.experts.grouped import put_together
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.layers.linear import QuantLinear
 

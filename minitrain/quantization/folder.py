@@ -21,11 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.experts.apart import take_apart
+from minitrain.model.experts.grouped import take_apart
 from minitrain.model.hub.config import config_of, read_json
-from minitrain.model.hub.load import describe, write_folder
+from minitrain.model.hub.load import WEIGHTS, describe, hub_name, open_weights, write_folder
 from minitrain.model.hub.text import TextFiles, read_text_files
-from minitrain.model.hub.weights import WEIGHTS, hub_name, open_weights
 from minitrain.model.transformer import Transformer, empty
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.formats.tiling import Shape

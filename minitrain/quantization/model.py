@@ -26,8 +26,7 @@ from torch import nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError, unknown_name
-from minitrain.model.experts.apart import PARTS, take_apart
-from minitrain.model.experts.grouped import Experts
+from minitrain.model.experts.grouped import PARTS, Experts, take_apart
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.calibration import Calibration
 from minitrain.quantization.formats.tiling import Shape

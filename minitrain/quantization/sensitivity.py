@@ -19,7 +19,7 @@ import torch
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
-from minitrain.model.experts.apart import take_apart
+from minitrain.model.experts.grouped import take_apart
 from minitrain.model.transformer import Transformer
 from minitrain.quantization.formats.weight import Format
 from minitrain.quantization.layers.linear import QuantLinear

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.model.experts.step import set_step, update_biases
+from minitrain.model.experts.moe import set_step, update_biases
 from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.optimizers.learning_rate import warmup_cosine

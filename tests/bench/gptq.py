@@ -40,7 +40,7 @@ from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.clock import Comparison, Timing, alternating, seconds_of
 from minitrain.model.config import ModelConfig
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name
 from minitrain.model.transformer import Transformer, build
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.formats.tiling import Groups

@@ -16,7 +16,7 @@ from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.hub.config import hub_config
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name
 from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.adamw import adamw
 

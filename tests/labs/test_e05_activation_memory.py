@@ -52,7 +52,7 @@ REVEALS = {
         ),
     ),
 }
-RECOMPUTE = ("minitrain/memory/recompute.py", "minitrain/memory/ambient.py")
+RECOMPUTE = ("minitrain/memory/recompute.py",)
 SELECTIVE = ("minitrain/memory/selective.py",)
 PLACEMENT = ("minitrain/memory/placement.py",)
 TILED = ("minitrain/model/attention/tiled.py",)

@@ -20,8 +20,9 @@ from minitrain.planning.hardware import find_chip, number, read_table
 from minitrain.planning.money.cost import PUE
 from minitrain.planning.money.prices import price_of
 from minitrain.planning.run import Model, Plan, Run, make_run
-from minitrain.planning.step import memory, workload
+from minitrain.planning.step import memory
 from minitrain.planning.step.network import IDEAL, fabric_of
+from minitrain.planning.step.step import hardware_flops, model_flops
 from minitrain.planning.validate import published_steps
 
 from .probes import e10_cost as probes
@@ -49,7 +50,7 @@ REVEALS = {
 HIDDEN = tuple(
     f"minitrain/{name}.py"
     for name in (
-        *("planning/closed_forms", "planning/step/workload", "planning/step/memory"),
+        *("planning/closed_forms", "planning/step/step", "planning/step/memory"),
         *("planning/money/cost", "planning/search", "measure/parameters", "measure/flops"),
         "model/transformer",
     )
@@ -283,7 +284,7 @@ class TestStepFlops(Exercise):
             run_of(dense(), dp=2, microbatches=8, **cut),
         ]
         for run, (got, _) in self.counts(submission, runs):
-            model, want = run.model, workload.model_flops(run)
+            model, want = run.model, model_flops(run)
             scores = 3 * run.tokens * flops.attention_flops_per_token(model, run.seq)
             held = held_weights(model) - parameters.matmul_parameters(model)  # and do not multiply
             norms = (2 * model.layers + 1) * model.hidden
@@ -303,7 +304,7 @@ class TestStepFlops(Exercise):
                     (want / 2, "a multiply-add is two FLOPs"),
                     (want + 6 * run.tokens * held, "N counts what multiplies a token, the second that `weights` gives"),
                     (want + 6 * run.tokens * idle, "that is with all experts: a token meets experts_per_token of them"),
-                    (workload.hardware_flops(run), "that is with what is repeated: the hardware's, the second number"),
+                    (hardware_flops(run), "that is with what is repeated: the hardware's, the second number"),
                 ],
             )  # fmt: skip
 
@@ -318,7 +319,7 @@ class TestStepFlops(Exercise):
         random.shuffle(models)
         runs += [run_of(model, recompute="full", dp=2) for model in models]
         for run, (first, got) in self.counts(submission, runs):
-            want, model = workload.hardware_flops(run), workload.model_flops(run)
+            want, model = hardware_flops(run), model_flops(run)
             is_above = expect.difference(first, model, 1e-6) is not None
             scores = run.tokens * flops.attention_flops_per_token(run.model, run.seq)
             head = 2 * run.tokens * parameters.head_weights(run.model)
@@ -614,14 +615,14 @@ class TestStepParts(Exercise):
             alike = scores * (1 / held.matmul - 1 / held.attention) / rate
             again = "`full` recomputation runs forward again: four passes, not three"
             only = f"recompute {plan.recompute}: three passes, only `full` has a fourth"
-            three = workload.model_flops(run) * passes / rate  # C in place of C / 3
+            three = model_flops(run) * passes / rate  # C in place of C / 3
             expect.close(
                 got["matmul"],
                 near,
                 tol=1e-6,
                 what=f"matmul seconds: {in_words(run)}",
                 hints=[
-                    (workload.model_flops(run) * passes / 3 / rate, "that is at the chip's peak: matmuls reach chip.constants.matmul of it"),
+                    (model_flops(run) * passes / 3 / rate, "that is at the chip's peak: matmuls reach chip.constants.matmul of it"),
                     (near * held.matmul, "that is at the chip's peak: matmuls reach chip.constants.matmul of it"),
                     (near + alike, "the scores run at another rate than the other matmuls: chip.constants.attention"),
                     (near - scores / rate / held.attention, "attention's scores are missing"),
@@ -632,7 +633,7 @@ class TestStepParts(Exercise):
                     (near + (three * 2 / 3) / held.matmul, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
                     (3 * near, "C of exercise 2 is three forwards: F is C / 3 less the scores"),
                     (near + scores / held.matmul / rate, "the scores are counted twice: F is C / 3 less the scores"),
-                    (near + (workload.hardware_flops(run) - workload.model_flops(run)) * passes / 3 / held.matmul / rate,
+                    (near + (hardware_flops(run) - model_flops(run)) * passes / 3 / held.matmul / rate,
                      "C is the model's FLOPs, the first that `step_flops` gives"),
                     (near * run.gpus, "the chips share the work: divide by run.gpus"),
                     (near / run.microbatches, "that is one microbatch: a step has run.microbatches"),

@@ -13,7 +13,7 @@ from minitrain.generators import generator_states, restore_generators
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
-from minitrain.planning.failures.law import llama3_law
+from minitrain.planning.failures.replay import llama3_law
 from minitrain.reliability.disk import FragileDisk
 
 from .probes import e12_reliability as probes

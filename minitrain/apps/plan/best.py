@@ -11,10 +11,9 @@ from rich.console import Console
 from minitrain.apps.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.measure.parameters import parameter_count
-from minitrain.planning.money.cost import Cost, Site, cost_of
-from minitrain.planning.money.goodput import Failures
+from minitrain.planning.columns import as_dict
+from minitrain.planning.money.cost import Cost, Failures, Site, cost_of
 from minitrain.planning.money.prices import Price
-from minitrain.planning.predict import as_dict
 from minitrain.planning.run import Model
 from minitrain.planning.search import Found, plan_in_words, search
 from minitrain.planning.step.step import Step

@@ -12,8 +12,7 @@ from minitrain.apps.plan.best import BATCH_TOKENS, TOKENS_PER_PARAMETER
 from minitrain.apps.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.measure.parameters import parameter_count
-from minitrain.planning.money.cost import Site, cheapest_by, pareto
-from minitrain.planning.money.front import Option, Training, all_options
+from minitrain.planning.money.cost import Option, Site, Training, all_options, cheapest_by, pareto
 from minitrain.planning.money.prices import Price
 from minitrain.planning.run import Model
 from minitrain.planning.search import plan_in_words

@@ -10,13 +10,13 @@ from minitrain.apps.plan.front import saved
 from minitrain.apps.plan.show import say, show_json, show_table
 from minitrain.errors import InputError
 from minitrain.planning.hardware import Chip
-from minitrain.planning.money.ownership import (
+from minitrain.planning.money.prices import (
     YEAR_HOURS,
     Owning,
+    Price,
     break_even,
     months_to_pay,
 )
-from minitrain.planning.money.prices import Price
 
 ENDS = ("low", "typical", "high")
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from minitrain.apps.plan.show import say, show_table
-from minitrain.planning.predict import count_runs, predict
+from minitrain.planning.columns import count_runs, predict
 
 TABLE_ROWS = 200  # a longer file is for --json; the table shows its head
 

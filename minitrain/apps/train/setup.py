@@ -26,9 +26,8 @@ from minitrain.measure.flops import mfu
 from minitrain.measure.parameters import parameter_count
 from minitrain.memory.segments import recompute
 from minitrain.model.config import ModelConfig, preset
-from minitrain.model.hub.load import describe
+from minitrain.model.hub.load import describe, hub_tensors
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
-from minitrain.model.hub.weights import hub_tensors
 from minitrain.model.transformer import build
 from minitrain.optimizers.adamw import adamw
 from minitrain.ranks.group import Group

@@ -23,7 +23,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """`offset` is the place of the first query among the keys: 0 where a text reads itself.
+    """`offset` is the place of the first query among the keys: 0 where a sequence reads itself.
 
     None puts the last query beside the last key ("bottom-right"), as where a few new tokens read
     all that came before. Documents are (B, queries) and (B, keys), both or neither.
@@ -40,12 +40,12 @@ class Mask:
 
     @classmethod
     def of(cls, x: Tensor, documents: Tensor | None, window: int | None) -> Mask:
-        """The mask of a text x (B, T, …) that attends to itself; takes the arguments of
+        """The mask of a sequence x (B, T, …) that attends to itself; takes the arguments of
         `attention_mask`."""
         return cls(0, window, documents, documents)
 
     def between(self, queries: int, keys: int) -> Mask:
-        """With the offset that so many queries and keys give it."""
+        """The mask with its offset filled in for this number of queries and keys."""
         return self if self.offset is not None else replace(self, offset=keys - queries)
 
     def part(self, rows: slice, columns: slice) -> Mask:

@@ -1,7 +1,7 @@
 """Tiled attention on a GPU: the same tiles, each a program of one Triton kernel.
 
 On a CPU a tile stays in the cache while PyTorch's operations pass over it one by one. On a GPU each
-operation would write it to memory and read it back; a kernel of one's own keeps it in registers
+operation would write it to memory and read it back; a single kernel keeps it in registers
 from the scores to their product with the values. Two kernels make the gradients, so that each sum
 has one program that owns it and no additions race: one a tile of queries, one a tile of keys.
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Plan(NamedTuple):
+class RoutingPlan(NamedTuple):
     """The routing plan: the expert of each choice. A choice's number is K·token + k."""
 
     order: Tensor  # (R,) the choice in each row
@@ -49,7 +49,7 @@ def make_plan(
     count: int,
     capacity: int | None = None,
     probabilities: Tensor | None = None,
-) -> Plan:
+) -> RoutingPlan:
     """experts (M, K) int64 below `count`; `probabilities` (M, K) give priority under a capacity."""
     flat = experts.flatten()  # (M·K,)
     counts = torch.bincount(flat, minlength=count)  # (E,)
@@ -64,7 +64,7 @@ def make_plan(
     slots[order] = torch.arange(len(order), device=flat.device)
     kept = torch.zeros_like(flat, dtype=torch.bool)
     kept[order] = True
-    return Plan(order, slots.view_as(experts), kept.view_as(experts), counts)
+    return RoutingPlan(order, slots.view_as(experts), kept.view_as(experts), counts)
 
 
 def places(counts: Tensor) -> Tensor:
@@ -74,24 +74,24 @@ def places(counts: Tensor) -> Tensor:
     return rows - starts.repeat_interleave(counts)
 
 
-def dispatch(x: Tensor, plan: Plan) -> Tensor:
+def dispatch(x: Tensor, plan: RoutingPlan) -> Tensor:
     """x (M, D) -> (R, D): a copy of its token in each row. Its backward is `collect`."""
     return _Dispatch.apply(x, plan)
 
 
-def collect(rows: Tensor, plan: Plan) -> Tensor:
+def collect(rows: Tensor, plan: RoutingPlan) -> Tensor:
     """rows (R, D) -> (M, D): each token's rows, added. Its backward is `dispatch`."""
     return _Collect.apply(rows, plan)
 
 
-def combine(rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+def combine(rows: Tensor, weights: Tensor, plan: RoutingPlan) -> Tensor:
     """rows (R, D), weights (M, K) -> (M, D): each token's rows, weighed and added."""
     return _Combine.apply(rows, weights, plan)
 
 
 class _Dispatch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx, x: Tensor, plan: RoutingPlan) -> Tensor:
         ctx.save_for_backward(plan.slots, plan.kept)
         return x.index_select(0, plan.tokens)  # (R, D)
 
@@ -104,7 +104,7 @@ class _Dispatch(torch.autograd.Function):
 
 class _Collect(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx, rows: Tensor, plan: RoutingPlan) -> Tensor:
         ctx.save_for_backward(plan.tokens)
         return _weighed(rows, plan.slots, plan.kept)
 
@@ -117,7 +117,7 @@ class _Collect(torch.autograd.Function):
 
 class _Combine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows: Tensor, weights: Tensor, plan: Plan) -> Tensor:
+    def forward(ctx, rows: Tensor, weights: Tensor, plan: RoutingPlan) -> Tensor:
         ctx.save_for_backward(rows, weights, plan.order)
         return _weighed(rows, plan.slots, weights * plan.kept)
 

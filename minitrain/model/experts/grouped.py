@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from minitrain.model.mlp import swiglu
+
 
 def experts_naive(x: Tensor, weights: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """Every expert for every token: x (M, D), weights (M, E), 0 where not chosen, -> (M, D)."""
@@ -143,3 +145,62 @@ def kernel_runs(dtype: torch.dtype, device: str) -> bool:
     except (AttributeError, RuntimeError):
         return False
     return True
+
+
+# ---- experts taken apart: each matrix a linear layer, which can be quantized and adapted ----
+
+PARTS = ("gate", "up", "down")
+
+
+class ExpertsApart(nn.ModuleList):
+    """A module with gate, up and down for each expert, in their order: experts.gate (E, D, F) as
+    experts.0.gate, experts.1.gate, …: nn.Linear, weight (F, D).
+
+    It computes what `Experts` does, by E small matmuls a matrix, forward and backward, and no
+    grouped one on a GPU. An expert that no row goes to is not called.
+    """
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """rows (R, D), sorted by expert, counts (E,) of sum R -> (R, D)."""
+        parts = zip(self, rows.split(counts.tolist()))
+        called = [(expert, x) for expert, x in parts if len(x)]
+        hidden = [swiglu(expert["gate"](x), expert["up"](x)) for expert, x in called]  # (r, F) each
+        answers = [expert["down"](h) for (expert, _), h in zip(called, hidden)]
+        return torch.cat(answers) if answers else rows
+
+
+def take_apart(model: nn.Module) -> nn.Module:
+    """In place, for all mixtures of a model; the function stays, to the order of its sums."""
+    for module in model.modules():
+        if isinstance(getattr(module, "experts", None), Experts):
+            module.experts = apart(module.experts)
+    return model
+
+
+def apart(experts: Experts) -> ExpertsApart:
+    found = ExpertsApart()
+    for matrices in zip(*(experts.get_parameter(part) for part in PARTS)):
+        found.append(nn.ModuleDict({p: _linear(w) for p, w in zip(PARTS, matrices)}))
+    return found
+
+
+@torch.no_grad()
+def put_together(model: nn.Module) -> nn.Module:
+    """In place, the other way round; the experts' matrices must be plain ones."""
+    for module in model.modules():
+        if isinstance(getattr(module, "experts", None), ExpertsApart):
+            matrices = {p: [expert[p].weight.t() for expert in module.experts] for p in PARTS}
+            with torch.device("meta"):
+                experts = Experts(len(module.experts), *matrices["gate"][0].shape)
+            for part, each in matrices.items():
+                setattr(experts, part, nn.Parameter(torch.stack(each)))
+            module.experts = experts
+    return model
+
+
+def _linear(weight: Tensor) -> nn.Linear:
+    """weight (I, O), as experts hold it."""
+    ins, outs = weight.shape
+    linear = nn.Linear(ins, outs, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.detach().t().contiguous(), weight.requires_grad)
+    return linear

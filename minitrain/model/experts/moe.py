@@ -7,7 +7,14 @@ Parameters grow with E, FLOPs a token with K. `exchange` is where other ranks co
 rows to their experts and back, and on one rank does nothing.
 
 The auxiliary losses need no loop to carry them: `attach` hands the weights on unchanged, and adds
-the losses' gradient in backward. What a step does around its forwards: step.py.
+the losses' gradient in backward. Around a step's forwards and backwards stand
+
+    set_step(model, tokens)     all tokens of the step, over microbatches and ranks
+    forward, backward, …        the caller's loss is its share: its summed loss / all targets
+    update_biases(model)        once, from the counts of all ranks
+
+The load is counted in backward: once a microbatch, never twice when activations are recomputed,
+never in an evaluation.
 
 Papers: Shazeer et al., arXiv 1701.06538; Mixtral, 2401.04088; DeepSeekMoE, 2401.06066 (shared).
 Lab: e02d_expert_parallel. Shapes: B batch  T tokens  M = B·T  D width  E experts  K a token.
@@ -17,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,11 +32,25 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.dispatch import Plan, combine, dispatch, make_plan
+from minitrain.model.experts.dispatch import RoutingPlan, combine, dispatch, make_plan
 from minitrain.model.experts.grouped import Experts, experts_naive
-from minitrain.model.experts.router import Router, Routing
-from minitrain.model.experts.step import Mixture, Statistics
+from minitrain.model.experts.router import Router, Routing, Sum, alone
 from minitrain.model.mlp import MLP
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Routing statistics of a layer on this rank. They add up over microbatches, and over ranks."""
+
+    load: Tensor  # (E,) choices an expert got, dropped ones among them
+    dropped: Tensor  # () choices that found their expert full
+    losses: Tensor  # (3,) shares of sequence balance, batch balance and z, before their weights
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(
+            self.load + other.load, self.dropped + other.dropped, self.losses + other.losses
+        )
+
 
 Answer = Callable[[Tensor, Tensor], Tensor]  # rows (R, D), counts (E,) -> (R, D)
 
@@ -39,8 +60,11 @@ def stay(experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
     return experts(rows, counts)
 
 
-class MoE(Mixture):
-    """`exchange` brings rows to their experts and back: another one may take `stay`'s place."""
+class MoE(nn.Module):
+    """`exchange` brings rows to their experts and back: another one may take `stay`'s place.
+
+    `last` is what the latest forward routed, `seen` the sum over the step's backwards so far.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -53,6 +77,10 @@ class MoE(Mixture):
         self.count, self.capacity = config.experts, config.capacity
         self.loss_weights = (config.sequence_balance, config.batch_balance, config.z_loss)
         self.exchange: Callable[[Answer, Tensor, Tensor], Tensor] = stay
+        self.step_tokens: Tensor | int | None = None
+        self.loss_scale = 1.0
+        self.last: Statistics | None = None
+        self.seen: Statistics | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D) -> (B, T, D)."""
@@ -66,7 +94,7 @@ class MoE(Mixture):
             y = y + self.shared(flat)
         return y.view(x.shape)
 
-    def plan(self, routing: Routing) -> Plan:
+    def plan(self, routing: Routing) -> RoutingPlan:
         """A capacity of c leaves each expert c times the rows of an even load, on this rank."""
         experts, p = (
             rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
@@ -76,7 +104,7 @@ class MoE(Mixture):
         rows = math.ceil(self.capacity * experts.numel() / self.count)
         return make_plan(experts, self.count, rows, p)
 
-    def charge(self, routing: Routing, plan: Plan) -> Tensor:
+    def charge(self, routing: Routing, plan: RoutingPlan) -> Tensor:
         """The weights, with the losses' gradient and the load's count hung on their backward."""
         here = routing.experts[..., 0].numel()
         tokens = here if self.step_tokens is None else self.step_tokens
@@ -84,6 +112,9 @@ class MoE(Mixture):
         self.last = Statistics(routing.load, plan.dropped, losses.detach())
         weighed = (losses * losses.new_tensor(self.loss_weights)).sum()
         return attach(routing.weights, weighed, self.loss_scale, partial(self.note, self.last))
+
+    def note(self, statistics: Statistics) -> None:
+        self.seen = statistics if self.seen is None else self.seen + statistics
 
 
 def moe_naive(moe: MoE, x: Tensor) -> Tensor:
@@ -124,3 +155,36 @@ def in_autocast(x: Tensor) -> Tensor:
     """x in the dtype that a matmul would take here: grouped matmuls do not look for themselves."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+# ---- a training step ----
+
+
+def mixtures(model: nn.Module) -> list[MoE]:
+    return [module for module in model.modules() if isinstance(module, MoE)]
+
+
+def set_step(model: nn.Module, tokens: Tensor | int, scale: float = 1.0) -> None:
+    """Begins a step: `tokens` go through the model in it, padding too, on all ranks together.
+
+    `scale` is what the caller's loss is multiplied by: by N where gradients are averaged over N
+    ranks, by the scale of float16. Without a call, a microbatch is a step, on one rank.
+    """
+    for layer in mixtures(model):
+        layer.step_tokens, layer.loss_scale, layer.seen = tokens, scale, None
+
+
+@torch.no_grad()
+def update_biases(model: nn.Module, sum_over_ranks: Sum = alone) -> None:
+    """Once a step, after its last backward. One all-reduce for all layers, in their order.
+
+    `sum_over_ranks` adds up, in place, over the ranks that hold different tokens.
+    """
+    layers = [layer for layer in mixtures(model) if layer.router.bias_rate]
+    if not layers:
+        return
+    zeros = torch.zeros_like(layers[0].router.bias_steps)
+    loads = torch.stack([zeros if layer.seen is None else layer.seen.load for layer in layers])
+    sum_over_ranks(loads)  # (L, E)
+    for layer, load in zip(layers, loads):
+        layer.router.update_bias(load)

@@ -21,6 +21,7 @@ Shapes: B batch  T tokens  D width  E experts  K experts a token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +30,13 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.step import Sum, alone
+
+Sum = Callable[[Tensor], Tensor]  # adds up a tensor over some ranks
+
+
+def alone(counts: Tensor) -> Tensor:
+    """The sum over ranks where there is one."""
+    return counts
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Router(nn.Module):
         chosen = p.gather(-1, experts)  # (B, T, K): gradients flow to p through it
         weights = chosen / chosen.sum(-1, keepdim=True) if self.per_token > 1 else chosen
         counts = choices(experts, p.shape[-1])  # (B, E)
-        if not self.charges:  # the losses are told, and nothing is kept for their backward
+        if not self.charges:  # the losses are reported, and nothing is kept for their backward
             logits, p = logits.detach(), p.detach()
         losses = self.losses(logits, p, counts)
         return Routing(experts, chosen.detach(), weights, counts.sum(0), losses)

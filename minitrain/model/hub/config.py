@@ -73,7 +73,7 @@ READ = {
     "rope_theta",
     "tie_word_embeddings",
     "use_sliding_window",
-}  # by every family; DEFAULTS says what each reads besides
+}  # by every family; DEFAULTS lists what each one reads in addition
 
 # What this package does not compute, and the values with which it makes no difference: the first
 # is the usual one. A key that a family reads is not among its own.
@@ -137,7 +137,7 @@ ROPE_KEYS = {"default": (), "linear": ("factor",), "llama3": (*SCALING.values(),
 
 
 def read_config(path: Path) -> ModelConfig:
-    """config.json -> the model's shape; InputError where it is no model of ours."""
+    """config.json -> the model's shape; InputError for a model that cannot be built."""
     return config_of(read_json(path), path)
 
 

@@ -10,6 +10,7 @@ Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes, and one matrix 
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
@@ -44,7 +45,7 @@ NEUTRAL = {"attention.causal": True, "rope.scaling.attn_factor": 1.0}  # of othe
 # Without effect: the rows of token_embd count, and the original length matters to YaRN alone.
 IDLE = {"rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout"}
 IDLE |= {"vocab_size"}
-ENDS = ("eos", "eot", "eom")  # of a text, a turn, a message: llama.cpp stops at each
+ENDS = ("eos", "eot", "eom")  # of a sequence, a turn, a message: llama.cpp stops at each
 TEXT_READ = {"add_bos_token", "add_eos_token", "merges", "model", "pre", "token_type", "tokens"}
 # Those of other kinds of vocabulary; an id (…_token_id) only says what a token is for.
 TEXT_IDLE = {"add_space_prefix", "precompiled_charsmap", "remove_extra_whitespaces", "scores"}
@@ -58,7 +59,7 @@ REMEDY = "take the model's safetensors, which load_pretrained reads"
 
 
 def find_gguf(path: Path) -> Path | None:
-    """`path` itself, or the only such file in a folder that is no checkpoint; else None."""
+    """`path` itself, or the only such file in a folder that is not a checkpoint; else None."""
     if (path / "config.json").exists():
         return None
     found = [path] if path.is_file() else sorted(path.glob("*.gguf"))
@@ -66,7 +67,7 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def load_gguf(
-    path: str | Path,
+    path: str | os.PathLike,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Transformer, TextFiles]:
@@ -100,7 +101,7 @@ def gguf_name(name: str) -> str:
     return f"{layer}{PARTS[part]}.weight"
 
 
-def _config(path: str | Path, settings: dict, stored: dict) -> ModelConfig:
+def _config(path: str | os.PathLike, settings: dict, stored: dict) -> ModelConfig:
     family, kind = settings.get("general.architecture"), settings.get("general.type", "model")
     if family != "llama" or kind != "model":
         raise InputError(
@@ -136,7 +137,7 @@ def _config(path: str | Path, settings: dict, stored: dict) -> ModelConfig:
         raise InputError(f"{path} describes a model that cannot be built: {error}") from error
 
 
-def _check_settings(path: str | Path, own: dict) -> None:
+def _check_settings(path: str | os.PathLike, own: dict) -> None:
     """InputError for a setting that is neither read nor neutral: named, and never dropped."""
     turned = own.get("rope.dimension_count", own["embedding_length"] // own["attention.head_count"])
     size = own.get("attention.key_length", turned)
@@ -158,7 +159,7 @@ def _scaling(own: dict) -> RopeScaling | None:
     return None if kind == "none" or factor == 1 else RopeScaling.linear(factor)
 
 
-def _check_names(path: str | Path, model: Transformer, stored: dict) -> None:
+def _check_names(path: str | os.PathLike, model: Transformer, stored: dict) -> None:
     """Every weight is there, and none that the model has no place for (a RoPE's own factors)."""
     needed = {gguf_name(name) for name, _ in model.named_parameters()}
     if missing := sorted(needed - stored.keys()):
@@ -168,7 +169,7 @@ def _check_names(path: str | Path, model: Transformer, stored: dict) -> None:
 
 
 def _weight(
-    path: str | Path, name: str, shape: torch.Size, stored: ReaderTensor, config: ModelConfig
+    path: str | os.PathLike, name: str, shape: torch.Size, stored: ReaderTensor, config: ModelConfig
 ) -> Tensor:
     """One tensor in float32, in our order of rows."""
     kind = stored.tensor_type.name
@@ -188,7 +189,7 @@ def _weight(
     return weight
 
 
-def _text_files(path: str | Path, settings: dict, vocab_size: int) -> TextFiles:
+def _text_files(path: str | os.PathLike, settings: dict, vocab_size: int) -> TextFiles:
     own = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
     if len(own.get("tokens", ())) > vocab_size:
         raise InputError(
@@ -224,7 +225,7 @@ def _is_known(name: str) -> bool:
 
 def _byte_pairs(own: dict, special: dict[str, str]) -> Tokenizer:
     """GPT-2's kind of tokenizer, from the vocabulary, its merges and the kinds of its tokens: those
-    of users are found whole in any text, those of control are no text besides."""
+    of users are found whole in any text, those of control are not decoded."""
     vocabulary = {token: id for id, token in enumerate(own["tokens"])}
     merges = [tuple(pair.split(" ")) for pair in own["merges"]]
     backend = Tokenizer(models.BPE(vocabulary, merges))

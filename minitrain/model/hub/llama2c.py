@@ -11,9 +11,10 @@ until no union is a token. Karpathy, github.com/karpathy/llama2.c. Lab: e01.
 
 from __future__ import annotations
 
-import math
+import os
 import struct
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -51,36 +52,42 @@ class Llama2cTokenizer:
     scores: tuple[float, ...] = field(repr=False)
     bos_id: int = 1
     eos_id: int = 2
-    ids: dict[bytes, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # Of equal pieces the last counts: a letter is itself before it is a byte.
-        object.__setattr__(self, "ids", {piece: i for i, piece in enumerate(self.pieces)})
 
     @property
     def vocab_size(self) -> int:
         return len(self.pieces)
 
+    @cached_property
+    def backend(self) -> Tokenizer:
+        """The same in Hugging Face's form: every way to make a piece of two is a merge, and better
+        scores come first. Where two pieces are equal the last counts: a letter is itself before it
+        is a byte."""
+        names = [_name(number, piece) for number, piece in enumerate(self.pieces)]
+        vocabulary = {name: number for number, name in enumerate(names)}
+        merges = []
+        for number in range(FIRST_BYTE + 256, len(names)):
+            name = names[number]
+            pairs = [(name[:cut], name[cut:]) for cut in range(1, len(name))]
+            known = [pair for pair in pairs if vocabulary.keys() >= set(pair)]
+            known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+            merges += [(-self.scores[number], pair) for pair in known]
+        merges.sort(key=lambda merge: merge[0])  # stable: equal scores stay as they are
+        pairs = [pair for _, pair in merges]
+        backend = Tokenizer(models.BPE(vocabulary, pairs, unk_token=names[0], byte_fallback=True))
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend(BLANK), normalizers.Replace(" ", BLANK)]
+        )
+        steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+        backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+        bos = (names[self.bos_id], self.bos_id)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{bos[0]} $A", special_tokens=[bos]
+        )
+        return backend
+
     def encode(self, text: str) -> list[int]:
         """-> bos, then the text's tokens. A character that is no token becomes its bytes'."""
-        tokens = []
-        for character in f" {text}" if text else "":  # a word is written with the space before it
-            piece = character.encode(errors="replace")
-            known = self.ids.get(piece)
-            tokens += [FIRST_BYTE + byte for byte in piece] if known is None else [known]
-        while (best := self._best_union(tokens)) is not None:
-            at, token = best
-            tokens[at : at + 2] = [token]
-        return [self.bos_id, *tokens]
-
-    def _best_union(self, tokens: list[int]) -> tuple[int, int] | None:
-        """-> (where, token) of the neighbours whose union scores best, the first of equals."""
-        best, best_score = None, -math.inf
-        for at in range(len(tokens) - 1):
-            token = self.ids.get(self.pieces[tokens[at]] + self.pieces[tokens[at + 1]])
-            if token is not None and self.scores[token] > best_score:
-                best, best_score = (at, token), self.scores[token]
-        return best
+        return self.backend.encode(text).ids
 
     def decode(self, tokens: list[int]) -> str:
         """Without bos and eos; the space before a text's first word goes too."""
@@ -95,34 +102,9 @@ class Llama2cTokenizer:
 
 
 def text_files(tokenizer: Llama2cTokenizer) -> TextFiles:
-    """The same tokenizer in Hugging Face's form, for whatever reads `tokenizer.json`.
-
-    Every way to make a piece of two is a merge, and better scores come first.
-    """
-    names = [_name(number, piece) for number, piece in enumerate(tokenizer.pieces)]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    merges = []
-    for number in range(FIRST_BYTE + 256, len(names)):
-        name = names[number]
-        pairs = [(name[:cut], name[cut:]) for cut in range(1, len(name))]
-        known = [pair for pair in pairs if vocabulary.keys() >= set(pair)]
-        known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-        merges += [(-tokenizer.scores[number], pair) for pair in known]
-    merges.sort(key=lambda merge: merge[0])  # stable: equal scores stay as they are
-    backend = Tokenizer(
-        models.BPE(vocabulary, [pair for _, pair in merges], unk_token=names[0], byte_fallback=True)
-    )
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(BLANK), normalizers.Replace(" ", BLANK)]
-    )
-    steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    bos = (names[tokenizer.bos_id], tokenizer.bos_id)
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{bos[0]} $A", special_tokens=[bos]
-    )
-    special = {"unk_token": names[0], "bos_token": names[1], "eos_token": names[2]}
-    files = fast_tokenizer(backend.to_str(), special)
+    """Its files, for whatever reads `tokenizer.json`."""
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    files = fast_tokenizer(tokenizer.backend.to_str(), special)
     return TextFiles(files, tokenizer.bos_id, (tokenizer.eos_id, tokenizer.bos_id))
 
 
@@ -141,7 +123,7 @@ def find_llama2c(path: Path) -> Path | None:
     return found if found.name == "model.bin" and found.is_file() else None
 
 
-def load_llama2c(path: str | Path) -> tuple[Transformer, Llama2cTokenizer]:
+def load_llama2c(path: str | os.PathLike) -> tuple[Transformer, Llama2cTokenizer]:
     """model.bin with tokenizer.bin beside it, or the folder of both -> float32 model, tokenizer."""
     path = Path(path)
     path = path / "model.bin" if path.is_dir() else path
@@ -164,7 +146,7 @@ def _config(path: Path, data: bytes) -> ModelConfig:
         )
     except InputError as error:
         raise InputError(
-            f"{path} is no model.bin of llama2.c's first format ({error}): "
+            f"{path} is not a model.bin in llama2.c's first format ({error}): "
             "export it with `export.py --version 0`"
         ) from error
     parameters = sum(p.numel() for p in empty(config, "meta").parameters())
@@ -216,7 +198,7 @@ def read_tokenizer(path: Path, vocab_size: int) -> Llama2cTokenizer:
             scores.append(score)
     except struct.error as error:
         raise InputError(
-            f"{path} is no tokenizer.bin with {vocab_size} tokens ({error}): "
+            f"{path} is not a tokenizer.bin with {vocab_size} tokens ({error}): "
             "take the one that came with model.bin"
         ) from error
     return Llama2cTokenizer(tuple(pieces), tuple(scores))

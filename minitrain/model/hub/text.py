@@ -80,7 +80,7 @@ def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
     may have saved were for the batches that it was trained on: they are switched off."""
     if "tokenizer.json" not in files:
         raise InputError(
-            "the model has no tokenizer.json, and text cannot become its tokens: save its "
+            "the model has no tokenizer.json to encode text with: save its "
             "tokenizer beside it, AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)"
         )
     try:
@@ -99,8 +99,8 @@ def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> 
     except UnicodeEncodeError as error:
         half = text[error.start]
         raise InputError(
-            f"the text has half a surrogate pair, {half!r} at character {error.start}: leave it "
-            "out, or write the character that it is of"
+            f"the text has half a surrogate pair, {half!r} at character {error.start}: remove "
+            "it, or give the whole character"
         ) from None
     return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 

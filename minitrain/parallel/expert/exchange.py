@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError, divide
 from minitrain.model.experts.dispatch import collect, dispatch, make_plan
-from minitrain.model.experts.moe import Answer, MoE
-from minitrain.model.experts.step import mixtures
+from minitrain.model.experts.moe import Answer, MoE, mixtures
 from minitrain.parallel.collectives.differentiable import all_to_all
 from minitrain.parallel.layout import even_slice, lay_out, take_slice
 from minitrain.ranks.group import Group

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
-from minitrain.model.experts.step import mixtures, set_step, update_biases
+from minitrain.model.experts.moe import mixtures, set_step, update_biases
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.context.model import context_parallel
 from minitrain.parallel.context.split import split_sequence

@@ -1,1 +1,1 @@
-"""The cost of a run: prices, ownership, goodput, the Pareto front."""
+"""The cost of a run: prices, own or rent, goodput, the Pareto front."""

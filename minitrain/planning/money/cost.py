@@ -5,22 +5,30 @@
     carbon     = energy · grams per kWh            from 30 (France) to over 700 (coal)
 
 Watts at the limit are an upper bound: published CO2 figures are mostly made so (hours x limit), and
-are no measurement. Own or rent is `ownership.py`; all chips, clouds and sizes at once, `front.py`.
+are no measurement. Goodput is the share of time that trains despite failures, at Young's interval
+between saves (failures/intervals.py); what that formula leaves out is in failures/replay.py.
+
+The front: for each chip and size the best plan is searched, and its chip-hours are multiplied by
+each price that was printed for the chip. A price that was asked for eight chips is seldom that of a
+thousand: what the front says of clouds is where to ask. Own or rent is in `prices.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from minitrain.errors import InputError
-from minitrain.planning.hardware import Chip
-from minitrain.planning.money.goodput import Failures, goodput
-from minitrain.planning.money.prices import Price
+from minitrain.planning.failures.intervals import lost_share, young_interval
+from minitrain.planning.failures.replay import LLAMA3_CHIPS, LLAMA3_DAYS
+from minitrain.planning.hardware import Chip, find_chip
+from minitrain.planning.money.prices import PUE, Offer, Price, offers
+from minitrain.planning.run import Model
+from minitrain.planning.search import search
 from minitrain.planning.step.step import Step
 
-PUE = 1.2  # of a modern data centre: 1.08 (Google's fleet, 2026) to 1.54 (mean of 2025, Uptime)
+LLAMA3_CHIP_HOURS = LLAMA3_DAYS * 24 * LLAMA3_CHIPS / 419
 GRAMS_PER_KWH = 400.0  # of a mixed grid; 57 in France (BLOOM)
 
 
@@ -74,6 +82,51 @@ def energy_kwh(hours: float, chip: Chip, site: Site) -> float:
     return hours * chip.watts / 1000 * site.pue
 
 
+# ---- goodput ----
+
+
+@dataclass(frozen=True)
+class Failures:
+    """`chip_hours` between two failures of one chip; seconds of a save that stop training; of a
+    restart, from the failure to the first new step."""
+
+    chip_hours: float = LLAMA3_CHIP_HOURS
+    save_seconds: float = 15.0
+    restart_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.chip_hours <= 0 or self.save_seconds < 0 or self.restart_seconds < 0:
+            raise InputError(
+                f"failures every {self.chip_hours} chip-hours, saves of {self.save_seconds} s, "
+                f"restarts of {self.restart_seconds} s: give hours over 0 and seconds of 0 or more"
+            )
+
+    def between(self, chips: int) -> float:
+        """M: seconds between failures of `chips` chips together."""
+        return self.chip_hours * 3600 / chips
+
+
+def best_interval(failures: Failures, chips: int) -> float:
+    """Seconds between saves, by Young's formula."""
+    return young_interval(failures.save_seconds, failures.between(chips))
+
+
+def goodput(failures: Failures, chips: int, interval: float | None = None) -> float:
+    """The share of the time that trains, at the best interval unless another is given."""
+    between = failures.between(chips)
+    interval = interval or best_interval(failures, chips)
+    lost = lost_share(failures.save_seconds, failures.restart_seconds, between, interval)
+    if lost >= 1:
+        raise InputError(
+            f"{chips} chips fail every {between / 60:.0f} minutes, and saves and restarts take "
+            "longer: nothing would be trained; save faster, restart faster, or use fewer chips"
+        )
+    return 1 - lost
+
+
+# ---- chips, how many of them, and from whom ----
+
+
 @dataclass(frozen=True)
 class Choice:
     """A chip, how many, from whom: what it takes in days and dollars."""
@@ -103,3 +156,59 @@ def cheapest_by(choices: Sequence[AnyChoice], deadline_days: float) -> AnyChoice
         hint = f"the fastest takes {least.days:.1f}: {least.label}" if least else "no choice given"
         raise InputError(f"nothing is done in {deadline_days:g} days: {hint}; more chips, or time")
     return min(in_time, key=lambda c: c.usd)
+
+
+@dataclass(frozen=True)
+class Option(Choice):
+    """A choice, with where its days and dollars come from."""
+
+    offer: Offer
+    step: Step
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training job: the model and its data, independent of the hardware."""
+
+    model: Model
+    seq: int
+    batch: int
+    tokens: float
+    precision: str = "bf16"
+
+
+def best_step(training: Training, chip: str, gpus: int) -> Step | None:
+    """The fastest plan; None where nothing fits, or the batch does not divide."""
+    try:
+        found = search(
+            training.model, chip, gpus, training.seq, training.batch, training.precision, best=1
+        )
+    except InputError:
+        return None
+    return found.steps[0]
+
+
+def options_of(step: Step, tokens: float, kind: str, site: Site) -> Iterator[Option]:
+    """One for each offer of the step's chip."""
+    chip, gpus = step.run.chip.name, step.run.gpus
+    for offer in offers(chip, kind):
+        price = Price(offer.low, offer.usd, offer.high, offer.source)
+        cost = cost_of(step, tokens, price, site, Failures())
+        label = f"{gpus} {chip}, {offer.seller}"
+        yield Option(label, cost.days, cost.usd.typical, offer, step, cost)
+
+
+def all_options(
+    training: Training, chips: Sequence[str], sizes: Sequence[int], kind: str, site: Site
+) -> Iterator[list[Option]]:
+    """Options for each chip and size as they are found; an empty list where nothing fits."""
+    for chip in chips:
+        find_chip(chip)
+        if not offers(chip, kind):
+            priced = ", ".join(sorted({offer.chip for offer in offers(kind=kind)}))
+            raise InputError(f"data/prices.csv has no {kind} price for {chip}: it has {priced}")
+    for chip in chips:
+        for gpus in sizes:
+            step = best_step(training, chip, gpus)
+            yield list(options_of(step, training.tokens, kind, site)) if step else []

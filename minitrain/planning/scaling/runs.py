@@ -9,6 +9,7 @@ soon as its run ends, and runs that the file already has are not made again.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -35,7 +36,7 @@ TOKENIZER_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Run:
+class ScalingRun:
     """One row: what was trained, the held-out loss it reached, and the floor of that text."""
 
     parameters: int
@@ -47,7 +48,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ScalingRecipe:
     """Settings shared by all runs of a grid."""
 
     length: int = 128
@@ -79,28 +80,29 @@ TOKENS = (125_000, 250_000, 500_000, 1_000_000, 2_000_000)
 
 
 def record_runs(
-    file: Path,
+    file: str | os.PathLike,
     configs: Sequence[ModelConfig] = SIZES,
     tokens: Sequence[int] = TOKENS,
     seed: int = 0,
-    recipe: Recipe = Recipe(),
-) -> list[Run]:
+    recipe: ScalingRecipe = ScalingRecipe(),
+) -> list[ScalingRun]:
     """Trains what `file` lacks of configs x tokens, cheapest first; -> all rows of the file."""
     if not configs or not tokens or min(tokens) < recipe.batch * recipe.length:
         raise InputError(
             f"{len(configs)} models x tokens {list(tokens)}: give at least one of each, and "
             f"{recipe.batch * recipe.length} tokens or more, one step"
         )
-    texts = make_texts(max(tokens), seed, recipe)
+    file, texts = Path(file), make_texts(max(tokens), seed, recipe)
     grid = [(config, count) for config in configs for count in tokens]
     for config, count in tqdm(sorted(grid, key=lambda run: parameter_count(run[0]) * run[1])):
         done = read_runs(file) if file.exists() else []
         if not any(_same(run, config, count, seed) for run in done):
-            _append(file, train_one(config, texts, count, seed, recipe))
+            row = pd.DataFrame([asdict(train_one(config, texts, count, seed, recipe))])
+            row.to_csv(file, mode="a", header=not done, index=False, lineterminator="\n")
     return read_runs(file)
 
 
-def make_texts(tokens: int, seed: int = 0, recipe: Recipe = Recipe()) -> Texts:
+def make_texts(tokens: int, seed: int = 0, recipe: ScalingRecipe = ScalingRecipe()) -> Texts:
     """Enough text for `tokens` without a repetition; the held-out part has a seed of its own."""
     size = int(tokens * BYTES_PER_TOKEN)
     training = make_corpus(size, seed=2 * seed, domain=recipe.domain)
@@ -117,8 +119,12 @@ def _packed(corpus: Corpus, tokenizer: Tokenizer, length: int) -> Packed:
 
 
 def train_one(
-    config: ModelConfig, texts: Texts, tokens: int, seed: int = 0, recipe: Recipe = Recipe()
-) -> Run:
+    config: ModelConfig,
+    texts: Texts,
+    tokens: int,
+    seed: int = 0,
+    recipe: ScalingRecipe = ScalingRecipe(),
+) -> ScalingRun:
     """One run over about `tokens` tokens (whole steps, padding not counted)."""
     device = torch.device(recipe.device)
     model = build(config, device=device, seed=seed)
@@ -129,36 +135,27 @@ def train_one(
     with threads(1):  # a second one would only wait, in models as small as these
         result = train(model, loader, TrainConfig(steps=steps, lr=rate))
     held_out = Loader(texts.held_out, 32, shuffle=False)
-    return Run(
+    return ScalingRun(
         parameters=parameter_count(config),
         tokens=result.state.tokens,
         loss=round(evaluate(model, held_out), 5),
         floor=round(texts.floor, 5),
         seed=seed,
-        device=_device_name(device),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     )
 
 
-def read_runs(file: Path) -> list[Run]:
+def read_runs(file: str | os.PathLike) -> list[ScalingRun]:
     """The rows of a recorded CSV."""
-    names = [field.name for field in fields(Run)]
-    with file.open(newline="") as lines:
+    names = [field.name for field in fields(ScalingRun)]
+    with Path(file).open(newline="") as lines:
         rows = csv.DictReader(lines)
         if rows.fieldnames != names:
             raise InputError(f"{file} has the columns {rows.fieldnames}: it must have {names}")
         kinds = (int, int, float, float, int, str)
-        return [Run(*(kind(row[name]) for kind, name in zip(kinds, names))) for row in rows]
+        return [ScalingRun(*(kind(row[name]) for kind, name in zip(kinds, names))) for row in rows]
 
 
-def _append(file: Path, run: Run) -> None:
-    row = pd.DataFrame([asdict(run)])
-    row.to_csv(file, mode="a", header=not file.exists(), index=False, lineterminator="\n")
-
-
-def _same(run: Run, config: ModelConfig, tokens: int, seed: int) -> bool:
+def _same(run: ScalingRun, config: ModelConfig, tokens: int, seed: int) -> bool:
     alike = (run.parameters, run.seed) == (parameter_count(config), seed)
     return alike and abs(run.tokens / tokens - 1) < 0.1
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

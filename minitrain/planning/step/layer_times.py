@@ -1,4 +1,14 @@
-"""Seconds of the pieces of one layer's forward, of one microbatch on one rank.
+"""Seconds of a kernel, and of the pieces of one layer's forward, of one microbatch on one rank.
+
+A kernel is a roofline, with what it costs beside its work:
+
+    matmul        max(2 m n k / (matmul · peak), bytes / (memory · bandwidth)) + kernel
+    attention     FLOPs in full / (attention · peak) + kernel            fused: no scores in memory
+    element-wise  bytes / (memory · bandwidth) + kernel
+
+`matmul`, `attention`, `memory`, `kernel` are the chip's four constants (`hardware.py`). Efficiency
+so depends on the shape: sizes are padded to tiles of 64, a small matmul pays the same ramp as a
+large one, and one with a short side is bound by memory, as attention's are without fusion.
 
 Element-wise kernels move, per token and in 16 bits: a norm 4h bytes, an addition 6h (7h with
 dropout and its mask), the activation of an MLP 4f (10f gated); scores, where attention is not
@@ -10,9 +20,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minitrain.planning.hardware import Chip
 from minitrain.planning.run import Run
-from minitrain.planning.step import kernels
 from minitrain.planning.step.network import IDEAL, Fabric
+
+TILE = 64  # the granularity of a thread block's tile
+
+
+def padded(size: int | float) -> float:
+    """Up to whole tiles."""
+    return max(1, -(-size // TILE)) * TILE
+
+
+def matmul(chip: Chip, precision: str, m: float, n: float, k: float, count: int = 1) -> float:
+    """(m, k) x (k, n) with 16-bit operands and result, `count` of them in one kernel.
+
+    In FP8 the activations are cast first: read in 16 bits, written in 8, twice (one transposed).
+    """
+    rate = chip.constants.matmul * chip.peak(precision)
+    cast = 0.0
+    if precision == "fp8":
+        rate *= chip.fp8_share
+        cast = traffic(chip, 4 * m * k * count)
+    work = 2 * padded(m) * padded(n) * k * count / rate
+    bytes_moved = 2 * (m * k + k * n + m * n) * count
+    return max(work, traffic(chip, bytes_moved)) + cast + chip.constants.kernel
+
+
+def fused_attention(chip: Chip, precision: str, flops: float) -> float:
+    """FlashAttention and its like (Dao et al. 2022): in 16 bits, whatever the matmuls have."""
+    sixteen = "bf16" if precision == "fp8" else precision
+    return flops / (chip.constants.attention * chip.peak(sixteen)) + chip.constants.kernel
+
+
+def elementwise(chip: Chip, nbytes: float, kernels: int = 1) -> float:
+    """Kernels that read and write `nbytes` in all."""
+    return traffic(chip, nbytes) + kernels * chip.constants.kernel
+
+
+def traffic(chip: Chip, nbytes: float) -> float:
+    assert chip.bandwidth, f"{chip.name} has no memory bandwidth in data/hardware.csv"
+    return nbytes / (chip.constants.memory * chip.bandwidth)
+
 
 EAGER = 2.0  # bias, dropout, cast and addition are kernels of their own, each reads and writes
 
@@ -46,18 +95,18 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     mask = 0 if plan.modern else 1
     eager = EAGER if plan.software == "eager" else 1.0
     return LayerTimes(
-        norm=kernels.elementwise(chip, eager * 4 * rows * h),
-        add=kernels.elementwise(chip, eager * (6 + mask) * rows * h),
-        qkv=kernels.matmul(chip, kind, tokens, (q + 2 * kv) / t, h),
-        rotate=kernels.elementwise(chip, 4 * tokens * (q + kv) / t) if model.gated else 0.0,
+        norm=elementwise(chip, eager * 4 * rows * h),
+        add=elementwise(chip, eager * (6 + mask) * rows * h),
+        qkv=matmul(chip, kind, tokens, (q + 2 * kv) / t, h),
+        rotate=elementwise(chip, 4 * tokens * (q + kv) / t) if model.gated else 0.0,
         scores=score_seconds(run),
         softmax=softmax_seconds(run),
-        out=kernels.matmul(chip, kind, tokens, h, q / t),
-        up=kernels.matmul(chip, kind, mlp_tokens, copies * f / t, h, experts),
-        activation=kernels.elementwise(
+        out=matmul(chip, kind, tokens, h, q / t),
+        up=matmul(chip, kind, mlp_tokens, copies * f / t, h, experts),
+        activation=elementwise(
             chip, eager * (10 if model.gated else 4) * mlp_tokens * experts * f / t, 2
         ),
-        down=kernels.matmul(chip, kind, mlp_tokens, h, f / t, experts),
+        down=matmul(chip, kind, mlp_tokens, h, f / t, experts),
         gather=fabric.seconds("all_gather", 2 * tokens * h, t),
         context=2 * fabric.seconds("all_gather", 2 * plan.cp * tokens * kv / t, plan.cp, t),
         dispatch=dispatch_seconds(run, fabric) if mixture else 0.0,
@@ -88,11 +137,11 @@ def score_seconds(run: Run) -> float:
     plan, model, chip = run.plan, run.model, run.chip
     if plan.modern:
         flops = 4 * run.local_tokens * run.keys * model.attention_width / plan.tp
-        return kernels.fused_attention(chip, plan.precision, flops)
+        return fused_attention(chip, plan.precision, flops)
     heads = max(1, plan.micro_batch * model.heads // plan.tp)
     rows, size = run.seq / plan.cp, model.head_size
-    first = kernels.matmul(chip, plan.precision, rows, run.seq, size, heads)
-    return first + kernels.matmul(chip, plan.precision, rows, size, run.seq, heads)
+    first = matmul(chip, plan.precision, rows, run.seq, size, heads)
+    return first + matmul(chip, plan.precision, rows, size, run.seq, heads)
 
 
 def softmax_seconds(run: Run) -> float:
@@ -100,7 +149,7 @@ def softmax_seconds(run: Run) -> float:
     if run.plan.modern:
         return 0.0
     scores = run.local_tokens * run.seq * run.model.heads / run.plan.tp
-    return kernels.elementwise(run.chip, 9 * scores, 2)
+    return elementwise(run.chip, 9 * scores, 2)
 
 
 def dispatch_seconds(run: Run, fabric: Fabric) -> float:
@@ -118,4 +167,4 @@ def dispatch_seconds(run: Run, fabric: Fabric) -> float:
 def route_seconds(run: Run) -> float:
     """Tokens copied into the order of their experts, and back: read and written, twice."""
     copies = run.local_tokens * run.model.experts_per_token
-    return kernels.elementwise(run.chip, 8 * copies * run.model.hidden, 3)
+    return elementwise(run.chip, 8 * copies * run.model.hidden, 3)

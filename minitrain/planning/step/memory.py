@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minitrain.measure import parameters
-from minitrain.planning.run import Plan, Run
-from minitrain.planning.step.stages import StageLayers, chunks_of_rank
+from minitrain.planning.run import Plan, Run, StageLayers, chunks_of_rank
 
 GIB = 2**30
 

@@ -1,8 +1,8 @@
 """Seconds of one training step: the schedule's operations on a clock, and what comes after them.
 
 All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
-cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take
-(`passes.py`); transfers between stages run on the sender's communication stream
+cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take;
+transfers between stages run on the sender's communication stream
 (`pipeline.timeline.clocked`, the clock that proves the schedules).
 
     step = busy + bubble + exposed gradient synchronisation + optimizer
@@ -10,28 +10,53 @@ cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its st
 `parts` says where the time of the busiest rank goes, and sums to the step. A long pipeline
 is simulated for as many microbatches as it needs to settle: each further p take the same again
 (exactly where p divides them; within 1% where an interleaved schedule has groups of two sizes).
+
+Layers that are alike take alike: a stage is `repeated` blocks of tasks on two streams. With ZeRO-3
+each layer's weights are gathered while the layer before computes, and its gradients are scattered
+beside the next layer's backward; other stages synchronise once a step (`gradient_seconds`).
+
+MFU counts the *model's* FLOPs, HFU adds what recomputation repeats. The "52% of peak" of the 2021
+Megatron table is an HFU: full recomputation repeats the forward, 96 in place of 72 B s l h².
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from minitrain.measure import flops, parameters
 from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import Clocked, clocked
-from minitrain.planning.run import Run
-from minitrain.planning.step import kernels, workload
+from minitrain.planning.run import Run, StageLayers, chunks_of_rank
+from minitrain.planning.step.layer_times import elementwise, layer_times, matmul
 from minitrain.planning.step.memory import Memory, end_parameters, peak_memory, rank_parameters
 from minitrain.planning.step.network import Fabric, fabric_of
-from minitrain.planning.step.passes import Passes, data_seconds, gradient_seconds, stage_passes
-from minitrain.planning.step.stages import StageLayers, chunks_of_rank
+from minitrain.planning.step.streams import Passed, Task, backward_tasks, forward_tasks, repeated
 
+LOSS_BYTES = 24  # a logit: written, cast to FP32, softmax and loss, and their backward
 # Bytes a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
 ADAM_BYTES = 38
 SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
 planned_schedule = lru_cache(maxsize=256)(make_schedule)  # rows of a file are often alike in it
+
+
+def model_flops(run: Run) -> int:
+    """FLOPs of one step of the whole batch, forward and backward, however it is computed.
+
+    Attention's scores count in full though causal masking hides half (Narayanan et al. 2021, eq. 3;
+    PaLM, app. B): of GPT the papers' 72 B s l h² (1 + s/(6h) + V/(12 l h)).
+    """
+    return flops.model_flops(run.model, run.global_batch, run.seq)
+
+
+def hardware_flops(run: Run) -> int:
+    """The same with what is recomputed. `selective` repeats attention's scores, unless they are
+    fused: that keeps none, and its backward always makes them again, which is not counted."""
+    fused = run.plan.recompute == "selective" and run.plan.modern
+    recompute = "none" if fused else run.plan.recompute
+    return flops.hardware_flops(run.model, run.global_batch, run.seq, recompute)
 
 
 @dataclass(frozen=True)
@@ -50,7 +75,7 @@ class Step:
     @property
     def tflops_per_gpu(self) -> float:
         """Model FLOPs, attention in full; recomputation not counted."""
-        return workload.model_flops(self.run) / self.seconds / self.run.gpus / 1e12
+        return model_flops(self.run) / self.seconds / self.run.gpus / 1e12
 
     @property
     def mfu(self) -> float:
@@ -58,7 +83,7 @@ class Step:
 
     @property
     def hfu(self) -> float:
-        return self.mfu * workload.hardware_flops(self.run) / workload.model_flops(self.run)
+        return self.mfu * hardware_flops(self.run) / model_flops(self.run)
 
 
 def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step:
@@ -113,7 +138,8 @@ def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: in
         return table[rank][operation.chunk][operation.kind]
 
     schedule = planned_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
-    return clocked(schedule, seconds, unblocked_seconds(run, fabric))
+    beside = send_seconds(run, fabric) - blocking_seconds(run, fabric)  # the computation
+    return clocked(schedule, seconds, beside)
 
 
 def operation_seconds(
@@ -140,11 +166,6 @@ def send_seconds(run: Run, fabric: Fabric) -> float:
 def blocking_seconds(run: Run, fabric: Fabric) -> float:
     """Megatron of 2021-22 waits for a send before it goes on."""
     return 0.0 if run.plan.modern else send_seconds(run, fabric)
-
-
-def unblocked_seconds(run: Run, fabric: Fabric) -> float:
-    """A send's seconds beside the computation."""
-    return send_seconds(run, fabric) - blocking_seconds(run, fabric)
 
 
 def finish_seconds(run: Run, fabric: Fabric, passes: list[list[Passes]]) -> list[float]:
@@ -193,4 +214,110 @@ def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str,
     if run.plan.zero == 3:  # the first layer's weights, and the last gradients
         exposed = 2 * data_seconds(run, fabric, "all_gather", 2 * (layers + experts) / count)
     held = (layers + experts) / (run.plan.dp * run.plan.cp if run.plan.zero else 1)
-    return {"dp": exposed, "optimizer": kernels.elementwise(run.chip, ADAM_BYTES * held)}
+    return {"dp": exposed, "optimizer": elementwise(run.chip, ADAM_BYTES * held)}
+
+
+# ---- a stage: its layers, its embedding, its head, for one microbatch ----
+
+
+@dataclass(frozen=True)
+class Passes:
+    """A stage's forward and backward; `weights` seconds of the latter are weight gradients."""
+
+    forward: Passed
+    backward: Passed
+    weights: float
+
+
+def stage_passes(run: Run, fabric: Fabric, stage: StageLayers) -> Passes:
+    forward, backward, weights = Passed(), Passed(), 0.0
+    for mixture, layers in ((False, stage.dense), (True, stage.mixture)):
+        if layers:
+            stack = layer_stack(without_pipeline(run), fabric, mixture, layers)
+            forward.add(stack.forward)
+            backward.add(stack.backward)
+            weights += stack.weights
+    for part, seconds in ends(run, stage).items():
+        forward.parts[part] += seconds
+        backward.parts[part] += 2 * seconds
+    return Passes(forward, backward, weights)
+
+
+@lru_cache(maxsize=4096)
+def layer_stack(run: Run, fabric: Fabric, mixture: bool, layers: int) -> Passes:
+    """`layers` layers of one kind, one after the other."""
+    times = layer_times(run, fabric, mixture)
+    gathered, scattered = sharded_seconds(run, fabric, mixture)
+    forward = with_gather(forward_tasks(run, times), gathered, 0.0)
+    backward = with_gather(backward_tasks(run, times), gathered, scattered)
+    weights = layers * (times.qkv + times.out + times.up + times.down)
+    return Passes(repeated(forward, layers), repeated(backward, layers), weights)
+
+
+def without_pipeline(run: Run) -> Run:
+    """The run as one layer sees it: plans that differ elsewhere alone share a `layer_stack`."""
+    if run.plan.zero == 3:
+        return run
+    plan = replace(run.plan, pp=1, vpp=1, schedule="1f1b", dp=run.plan.ep, zero=0)
+    return replace(run, name="", plan=plan, global_batch=plan.dp * plan.micro_batch)
+
+
+def ends(run: Run, stage: StageLayers) -> dict[str, float]:
+    """Forward seconds of embedding, head and loss, where this stage has them."""
+    chip, model, tokens = run.chip, run.model, run.local_tokens
+    seconds = {"elementwise": 0.0, "matmul": 0.0}
+    if stage.first:
+        seconds["elementwise"] += elementwise(chip, 8 * tokens * model.hidden)
+    if stage.last:
+        columns = model.vocab / run.plan.tp
+        kind = "bf16" if run.plan.precision == "fp8" else run.plan.precision
+        seconds["matmul"] += matmul(chip, kind, tokens, columns, model.hidden)
+        seconds["elementwise"] += elementwise(chip, LOSS_BYTES / 3 * tokens * columns, 4)
+    return seconds
+
+
+def sharded_seconds(run: Run, fabric: Fabric, mixture: bool) -> tuple[float, float]:
+    """ZeRO-3's all-gather of one layer's weights in 16 bits, reduce-scatter of FP32 gradients."""
+    if run.plan.zero < 3:
+        return 0.0, 0.0
+    own = parameters.layer_weights(run.model, mixture) / run.plan.tp
+    gather = data_seconds(run, fabric, "all_gather", 2 * own)
+    scatter = data_seconds(run, fabric, "reduce_scatter", 4 * own)
+    if mixture:
+        experts = parameters.expert_weights(run.model) / run.plan.tp / run.plan.ep
+        gather += data_seconds(run, fabric, "all_gather", 2 * experts, run.plan.ep)
+        scatter += data_seconds(run, fabric, "reduce_scatter", 4 * experts, run.plan.ep)
+    return gather, scatter
+
+
+def data_seconds(run: Run, fabric: Fabric, kind: str, nbytes: float, apart: int = 1) -> float:
+    """A collective over the data-parallel ranks, or over every `apart`-th of them."""
+    ranks = run.plan.dp * run.plan.cp // apart
+    return fabric.seconds(kind, nbytes, ranks, stride=run.plan.tp * apart)
+
+
+def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Task]:
+    """The next layer's weights are gathered beside this one; its own gradients leave at its end."""
+    if not gathered:
+        return tasks
+    moved = [Task(t.part, t.seconds, tuple(i + 2 for i in t.after)) for t in tasks]
+    layer_before = -1  # its task 0
+    out = [Task("dp", gathered), Task("elementwise", 0.0, (layer_before,)), *moved]
+    if scattered:
+        last = max(i for i, task in enumerate(out) if not task.communicates)
+        out.append(Task("dp", scattered, (last,)))
+    return out
+
+
+def gradient_seconds(run: Run, fabric: Fabric, parameters: float, experts: float) -> float:
+    """FP32 gradients made equal over the data ranks, once a step; ZeRO-1's and 2's gather."""
+    if run.plan.zero == 3:
+        return 0.0
+    total = 0.0
+    for count, apart in ((parameters, 1), (experts, run.plan.ep)):
+        if run.plan.zero == 0:
+            total += data_seconds(run, fabric, "all_reduce", 4 * count, apart)
+        else:
+            total += data_seconds(run, fabric, "reduce_scatter", 4 * count, apart)
+            total += data_seconds(run, fabric, "all_gather", 2 * count, apart)
+    return total

@@ -1,4 +1,4 @@
-"""Two streams on one chip, compute and communication: what overlaps, and what is exposed.
+"""One layer as tasks on two streams, compute and communication: what overlaps, what is exposed.
 
 Each stream runs its tasks in the order in which they are issued; a task starts when its stream is
 free and what it comes `after` is done. While compute waits, the time is *exposed* and booked to the
@@ -9,6 +9,15 @@ costs compute `CONTENTION` of a second.
     compute  ▇▇▇ norm ▇▇▇ ····· ▇▇▇▇ qkv ▇▇▇▇ ▇▇ …
     comm                  ▇ tp ▇              ▇▇▇ next layer's weights ▇▇▇
                           exposed             hidden
+
+A layer's forward, with tensor parallelism (Shoeybi et al. 2019) and sequence parallelism (SP):
+
+    norm → [SP: all-gather] → qkv → rope → attention → out → [all-reduce | SP: reduce-scatter] → add
+    norm → [SP: all-gather] → up → activation → down → [all-reduce | SP: reduce-scatter] → add
+
+Backward runs it from the end: each matmul twice, for its input and for its weight, and the
+all-reduce of an input's gradient runs beside the weight's matmul. Element-wise kernels move twice
+as much as forward; a weight's gradient is added up within its matmul's kernel.
 """
 
 from __future__ import annotations
@@ -16,6 +25,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from minitrain.planning.run import Run
+from minitrain.planning.step.layer_times import LayerTimes
 
 CONTENTION = 0.3  # between 0.15 = 20/132 and 0.7 the published sharded runs fit equally well
 COMMUNICATION = ("tp", "cp", "ep", "dp")
@@ -71,15 +83,11 @@ def run_streams(tasks: Sequence[Task], every: int) -> list[Passed]:
             parts[task.part] += task.seconds
             ends.append(compute)
         if len(ends) % every == 0:
-            found.append(with_contention(parts, max(0.0, busy - exposed)))
+            passed = Passed(defaultdict(float, parts))
+            if busy > exposed:
+                passed.parts["contention"] += CONTENTION * (busy - exposed)
+            found.append(passed)
     return found
-
-
-def with_contention(parts: dict[str, float], hidden: float) -> Passed:
-    passed = Passed(defaultdict(float, parts))
-    if hidden:
-        passed.parts["contention"] += CONTENTION * hidden
-    return passed
 
 
 def repeated(block: Sequence[Task], times: int) -> Passed:
@@ -111,3 +119,121 @@ def chain(block: Sequence[Task], times: int) -> list[Task]:
             )
             tasks.append(Task(task.part, task.seconds, after))
     return tasks
+
+
+def forward_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    """`after` counts within the list; communication that blocks is waited for by the next task."""
+    out: list[Task] = []
+    sp, tp = run.plan.sp, run.plan.tp > 1
+    for half_forward in (attention_forward, mlp_forward):
+        compute(out, "elementwise", x.norm)
+        if sp and tp:
+            blocking(out, "tp", x.gather)
+        half_forward(out, x)
+        if tp:
+            blocking(out, "tp", x.gather if sp else 2 * x.gather)
+        compute(out, "elementwise", x.add)
+    return out
+
+
+def attention_forward(out: list[Task], x: LayerTimes) -> None:
+    compute(out, "matmul", x.qkv)
+    compute(out, "elementwise", x.rotate)
+    exchange = issued(out, "cp", x.context)
+    compute(out, "attention", x.scores)
+    compute(out, "attention", x.softmax, exchange)
+    compute(out, "matmul", x.out)
+
+
+def mlp_forward(out: list[Task], x: LayerTimes) -> None:
+    compute(out, "elementwise", x.route)
+    sent = issued(out, "ep", 2 * x.dispatch)  # beside another microbatch's matmuls
+    compute(out, "matmul", x.up)
+    compute(out, "elementwise", x.activation)
+    compute(out, "matmul", x.down, sent)
+
+
+def backward_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    out: list[Task] = []
+    if run.plan.recompute == "full":
+        again(out, repeated_tasks(run, x))
+    for half in ("mlp", "attention"):
+        compute(out, "elementwise", 2 * x.add)
+        half_backward(out, run, x, half)
+        compute(out, "elementwise", 2 * x.norm)
+    return out
+
+
+def repeated_tasks(run: Run, x: LayerTimes) -> list[Task]:
+    """The tasks that full recomputation runs again.
+
+    Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has what backward
+    needs, and nothing reads the last matmul and addition.
+    """
+    tasks = forward_tasks(run, x)
+    return tasks[:-2] if run.plan.software == "eager" else tasks
+
+
+def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:
+    """Gathers, the row-parallel matmul, the inside, the column-parallel matmul."""
+    sp, tp = run.plan.sp, run.plan.tp > 1
+    row, column = (x.down, x.up) if half == "mlp" else (x.out, x.qkv)
+    if sp and tp:
+        blocking(out, "tp", x.gather)
+    sent = issued(out, "ep", 2 * x.dispatch) if half == "mlp" else ()
+    compute(out, "matmul", 2 * row)
+    if half == "mlp":
+        compute(out, "elementwise", 2 * (x.activation + x.route))
+    else:
+        scores_backward(out, run, x)
+    inputs = issued(out, "tp", x.gather) if sp and tp else ()  # gathered again, for the weight's
+    compute(out, "matmul", column, sent)
+    reduced = issued(out, "tp", (1 if sp else 2) * x.gather) if tp else ()
+    compute(out, "matmul", column, inputs)
+    compute(out, "elementwise", 0.0, reduced)
+
+
+def scores_backward(out: list[Task], run: Run, x: LayerTimes) -> None:
+    """Without fusion two matmuls each for QKᵀ and AV; fused, 2.5 times the forward's FLOPs."""
+    exchange = issued(out, "cp", 2 * x.context)
+    if run.plan.modern:
+        compute(out, "attention", 2.5 * x.scores)
+    else:
+        if run.plan.recompute == "selective":
+            compute(out, "recompute", x.scores + x.softmax)
+        compute(out, "attention", 2 * x.scores + 1.2 * x.softmax)
+    compute(out, "elementwise", 2 * x.rotate, exchange)
+
+
+def again(out: list[Task], tasks: list[Task]) -> None:
+    """The same tasks, booked to recomputation; what they wait for keeps its name."""
+    start = len(out)
+    for task in tasks:
+        part = task.part if task.communicates else "recompute"
+        out.append(Task(part, task.seconds, tuple(start + i for i in task.after)))
+
+
+def compute(out: list[Task], part: str, seconds: float, after: tuple[int, ...] = ()) -> None:
+    """On the compute stream; `after`: communication that it needs."""
+    out.append(Task(part, seconds, after))
+
+
+def issued(out: list[Task], part: str, seconds: float) -> tuple[int, ...]:
+    """On the communication stream, once everything before it is done; -> what to wait for."""
+    if not seconds:
+        return ()
+    out.append(Task(part, seconds, previous(out)))
+    return (len(out) - 1,)
+
+
+def blocking(out: list[Task], part: str, seconds: float) -> None:
+    """Communication that the next task needs."""
+    index = issued(out, part, seconds)
+    if index:
+        out.append(Task("elementwise", 0.0, index))
+
+
+def previous(out: list[Task]) -> tuple[int, ...]:
+    """The last task on the compute stream."""
+    computing = [index for index, task in enumerate(out) if not task.communicates]
+    return tuple(computing[-1:])

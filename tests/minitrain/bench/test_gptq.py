@@ -14,7 +14,7 @@ from minitrain.apps.bench import chosen_cases
 from minitrain.bench import elsewhere, gptq
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name
 from minitrain.model.transformer import build
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.methods.method import METHODS

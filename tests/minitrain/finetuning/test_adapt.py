@@ -21,8 +21,7 @@ from minitrain.memory.segments import recompute
 from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import tiled_attention
-from minitrain.model.hub.load import load_pretrained, save_pretrained
-from minitrain.model.hub.weights import hub_name
+from minitrain.model.hub.load import hub_name, load_pretrained, save_pretrained
 from minitrain.model.transformer import build, exchange_attention
 from minitrain.optimizers.adamw import AdamW
 from minitrain.quantization.formats.names import named

@@ -51,30 +51,6 @@ def test_it_steps_bit_for_bit_as_the_optimizer_that_it_is(kind):
     assert table.pages * PAGE == paged_bytes(plain)
 
 
-def test_where_all_fits_nothing_moves():
-    net = model()
-    table = PageTable(MANY, PAGE)
-    step(net, paged(NaiveAdamW, net.parameters(), table), 3)
-    assert table.faults == table.bytes_in == table.bytes_out == 0
-    assert table.pages * PAGE == 2 * 4 * 2 * 64 * 128  # m and v of the matrices; the bias is small
-
-
-def test_a_page_too_few_and_every_page_faults_in_every_step():
-    net = model()
-    table = PageTable(MANY, PAGE)
-    step(net, paged(NaiveAdamW, net.parameters(), table))
-    pages = table.pages
-    for frames, faults in ((pages, 0), (pages - 1, pages), (pages // 2, pages)):
-        net, table = model(), PageTable(frames * PAGE, PAGE)
-        optimizer = paged(NaiveAdamW, net.parameters(), table)
-        step(net, optimizer)
-        assert table.faults == 0, "the first step makes its pages"
-        out = table.bytes_out
-        step(net, optimizer)
-        assert table.faults == faults and table.bytes_in == faults * PAGE
-        assert table.bytes_out - out == faults * PAGE, "all are dirty"
-
-
 def test_a_long_text_pushes_state_out_and_the_next_step_brings_it_back_once():
     net = model()
     table = PageTable(MANY, PAGE)

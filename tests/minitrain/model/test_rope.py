@@ -9,7 +9,6 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from minitrain.model.config import RopeScaling
 from minitrain.model.rope import (
     document_positions,
-    frequencies,
     interleaved_to_half_split,
     rotate,
     rotate_interleaved,
@@ -32,17 +31,6 @@ def test_it_is_the_rotation_of_transformers(config):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_scores_depend_on_the_distance_alone():
-    q, k = torch.randn(2, 1, 1, 1, SMALL.head_size)
-    places = [(3, 0), (10, 7), (103, 100)]
-    turned = [
-        [rotate(x, rotation(SMALL, torch.tensor([at]), x.dtype)) for x, at in zip((q, k), place)]
-        for place in places
-    ]
-    scores = [(a * b).sum() for a, b in turned]
-    torch.testing.assert_close(torch.stack(scores), scores[0].expand(3), rtol=0, atol=1e-4)
-
-
 def test_the_two_conventions_are_one_model_once_the_rows_are_reordered():
     heads, size = 4, SMALL.head_size
     weight, x = torch.randn(heads * size, 32).double(), torch.randn(2, 5, 32).double()
@@ -58,15 +46,6 @@ def test_the_two_conventions_are_one_model_once_the_rows_are_reordered():
     # Without the reordering it is another model.
     wrong = rotate(project(weight), turns)
     assert not torch.allclose(torch.einsum("bihc,bjhc->bhij", wrong, wrong), scores[0], atol=1e-2)
-
-
-def test_llama3_slows_only_the_slow_waves():
-    plain, slowed = frequencies(replace(SCALED, rope_scaling=None)), frequencies(SCALED)
-    turns = 64 * plain / (2 * torch.pi)
-    assert torch.equal(slowed[turns > 4], plain[turns > 4])
-    torch.testing.assert_close(slowed[turns < 1], plain[turns < 1] / 8)
-    between = (turns > 1) & (turns < 4)
-    assert between.any() and (slowed < plain)[between].all() and (slowed > plain / 8)[between].all()
 
 
 def test_angles_stay_exact_in_half_precision():

@@ -136,18 +136,6 @@ def test_the_fused_encoder_layer_computes_through_the_new_layers():
         torch.testing.assert_close(again, train, rtol=1e-5, atol=1e-5)
 
 
-def test_torchs_transformer_in_both_modes():
-    torch.manual_seed(0)
-    model = nn.Transformer(32, 4, 1, 1, 48, dropout=0.0, batch_first=True)
-    source, target = x(2, 5, 32), x(2, 4, 32)
-    before = model(source, target)
-    prepare(model, FORM, keep=("out_proj",), example=(source, target))
-    train = model(source, target)
-    assert (train - before).abs().max() > 1e-3
-    with torch.no_grad():
-        torch.testing.assert_close(model.eval()(source, target), train, rtol=1e-5, atol=1e-5)
-
-
 @all_changes
 def test_a_layer_under_two_names_is_changed_under_both(change):
     class Twice(nn.Module):

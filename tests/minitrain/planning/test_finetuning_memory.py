@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig, preset
@@ -74,9 +73,3 @@ def test_what_cannot_be_is_refused():
         Tuning(rank=0)
     with pytest.raises(InputError, match="dense model"):
         tuning_memory(preset("mixtral-8x7b"), LORA)
-
-
-def test_a_linear_layer_has_the_adapters_parameters():
-    linear, rank = nn.Linear(24, 40, bias=False), 3
-    a, b = nn.Linear(24, rank, bias=False), nn.Linear(rank, 40, bias=False)
-    assert a.weight.numel() + b.weight.numel() == rank * (linear.in_features + linear.out_features)

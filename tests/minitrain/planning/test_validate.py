@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minitrain.planning.step import workload
-from minitrain.planning.validate import published_steps, spearman, validate
+from minitrain.planning.step.step import hardware_flops, model_flops
+from minitrain.planning.validate import published_steps, validate
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +51,6 @@ def test_errors_against_publication(tables, table, rows, mean, worst):
     assert found.mean_error <= mean and found.worst_error <= worst, found
 
 
-def test_better_than_the_best_published_open_model_of_korthikantis_runs(tables):
-    """calculon's own: 3.65% in the mean, 8.87% at worst."""
-    table = tables["Korthikanti table 5"]
-    assert table.mean_error < 0.0365 and table.worst_error < 0.0887
-
-
 def test_the_order_of_the_mpt_rows_is_predicted(tables):
     """By FLOP/s a chip, where size alone orders nothing; tokens a second would be near 1."""
     assert tables["MPT benchmarks"].rank_correlation >= 0.95
@@ -78,20 +72,14 @@ def test_layer_times_that_were_not_fitted(tables):
     assert tables["Korthikanti table 4"].worst_error < 0.10
 
 
-def test_spearman():
-    assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
-    assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert spearman([1, 1, 2], [1, 1, 2]) == pytest.approx(1)
-
-
 def test_every_unit_becomes_seconds_of_a_step():
     rows = {row.run.name: row for row in published_steps()}
     assert rows["1T full"].seconds == 94.42, "printed as seconds"
     llama = rows["8192 GPUs, cp 1"]
-    flops = workload.model_flops(llama.run) / llama.run.gpus / llama.seconds
+    flops = model_flops(llama.run) / llama.run.gpus / llama.seconds
     assert flops == pytest.approx(430e12), "printed as the model's FLOP/s"
     large = rows["1008.0B"]
-    flops = workload.hardware_flops(large.run) / large.run.gpus / large.seconds
+    flops = hardware_flops(large.run) / large.run.gpus / large.seconds
     assert flops == pytest.approx(163e12), "printed with recomputation"
 
 

@@ -109,10 +109,6 @@ def test_no_size_of_numbers_gives_an_infinite_scale(name, value):
         assert held.dequantize()[1, 3] == pytest.approx(value, rel=0.3)
 
 
-def test_a_scale_by_the_inverse_of_a_tiny_amax_would_be_infinite():
-    assert (448 / torch.tensor(1e-40)).isinf()
-
-
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_what_is_not_finite_stays_visible(name, poison):
@@ -149,24 +145,6 @@ def test_an_outlier_in_another_block_changes_no_bit(name):
     assert not torch.equal(errors(x, ALL[name])[0, 192:], errors(planted, ALL[name])[0, 192:])
 
 
-def test_with_one_scale_a_tensor_it_costs_all_the_others():
-    x = matrix(2, 256)
-    planted = x.clone()
-    planted[0, 200] = 3e6
-    after = errors(planted, WHOLE)[:, :128]
-    assert after.mean() > 20 * errors(x, WHOLE)[:, :128].mean()
-    assert torch.equal(after, x[:, :128].abs()), "every number of another size became 0"
-
-
-def test_nvfp4_shares_one_scale_and_bears_it():
-    """Its float32 scale moves, and the blocks' 8-bit scales are rounded anew: no more than that."""
-    x = matrix(2, 256)
-    planted = x.clone()
-    planted[0, 200] = 100.0
-    before, after = errors(x, NVFP4)[:, :128], errors(planted, NVFP4)[:, :128]
-    assert not torch.equal(before, after) and after.mean() < 1.1 * before.mean()
-
-
 # ---- any shape ----
 
 BOUNDS = {"lines": 2**-4, "squares": 2**-4, "MXFP8": 1 / 8, "MXFP4": 1 / 3, "NVFP4": 0.25}
@@ -196,21 +174,12 @@ def test_a_transpose_of_symmetric_tiles_is_the_transposes(scaling):
     assert all(torch.equal(a.float(), b.float()) for a, b in zip(ours.tensors, expected.tensors))
 
 
-def test_tiles_the_other_way_round_are_others():
-    x = matrix(128, 256)
-    x[:, 5] = 1e4  # a channel of outliers, as activations have them
-    assert not torch.equal(quantize(x, LINES).dequantize(), quantize(x.t(), LINES).dequantize().t())
-
-
 def test_retiling_in_powers_of_two_rounds_next_to_nothing():
     x = matrix(256, 256)
     once = quantize(x, LINES).dequantize()
     twice = retile(quantize(x, LINES)).dequantize().t()
     # Only what was small in its old tile is rounded once more, into steps of the new one.
     assert (twice != once).float().mean() < 0.02
-    any_scale = Scaling(E4M3, (1, 128), float32_scale)
-    once, twice = quantize(x, any_scale).dequantize(), retile(quantize(x, any_scale)).dequantize()
-    assert (twice.t() != once).float().mean() > 0.5
 
 
 BYTES = {

@@ -35,16 +35,6 @@ def test_the_largest_of_all_microbatches_counts():
     assert module.amax.past[1:].count_nonzero() == 0
 
 
-def test_keeping_the_last_microbatch_alone_would_clip():
-    module = layer()
-    pass_through(module, 50.0)
-    module.amax.seen.clear()  # plausible and wrong: a new microbatch overwrites the old one
-    pass_through(module, 7.0)
-    after_step(module)
-    clipped, right = pass_through(module, 50.0), pass_through(layer(), 50.0)
-    assert not torch.allclose(clipped, right, rtol=0.2, atol=0.2)
-
-
 def test_the_scale_is_of_the_past_and_what_has_grown_is_clamped():
     module = layer()
     pass_through(module, 2.0)  # the first step has no past, and scales by what it sees
@@ -100,19 +90,15 @@ def test_a_tiny_magnitude_gives_a_finite_scale(largest):
     assert module.weight.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_the_history_is_in_the_state(forgotten):
+def test_the_history_is_in_the_state():
     module = layer()
     for largest in (9.0, 2.0):
         pass_through(module, largest)
         after_step(module)
     state = copy.deepcopy(module.state_dict())
-    if forgotten:
-        state["amax.past"].zero_()
     resumed = QuantizedLinear(nn.Linear(8, 16, bias=False), DELAYED)
     resumed.load_state_dict(state)
-    same = torch.equal(pass_through(resumed, 2.5), pass_through(module, 2.5))
-    assert same != forgotten
+    assert torch.equal(pass_through(resumed, 2.5), pass_through(module, 2.5))
 
 
 def one_rank(group):
@@ -122,17 +108,12 @@ def one_rank(group):
     if group.rank == 1:
         pass_through(both[1], 6.0)
     after_step(both, lambda tensor: group.all_reduce(tensor, op="max"))
-    alone = copy.deepcopy(both)
-    pass_through(alone[0], 1.0 + group.rank)
-    after_step(alone)  # plausible and wrong: no agreement
-    messages = group.trace.count("all_reduce")
-    return [m.amax.past for m in both], alone[0].amax.past, messages
+    return [m.amax.past for m in both], group.trace.count("all_reduce")
 
 
 def test_ranks_agree_on_the_largest_of_all_in_one_message():
     launch = pytest.importorskip("minitrain.ranks.launch").launch
-    (first, first_alone, messages), (second, second_alone, _) = launch(one_rank, ranks=2)
+    (first, messages), (second, _) = launch(one_rank, ranks=2)
     assert all(torch.equal(a, b) for a, b in zip(first, second))
     assert first[0][0, ACTIVATION] == 90.0 and first[1][0, ACTIVATION] == 6.0
     assert messages == 1
-    assert not torch.equal(first_alone, second_alone)

@@ -76,10 +76,6 @@ def test_too_large_is_clamped_and_nan_stays(form):
         assert same_bits(cast(too_large, form).float(), expected)
 
 
-def test_a_bare_cast_does_not_clamp():
-    assert torch.tensor(1e9).to(torch.float8_e5m2).float() == INFINITE
-
-
 def test_e2m1_is_ocps_table():
     codes = torch.arange(16, dtype=torch.uint8)
     expected = torch.tensor(E2M1_TABLE + [-value for value in E2M1_TABLE])
@@ -100,30 +96,6 @@ def test_e2m1_rounds_to_the_nearest_and_ties_to_even():
     table = torch.tensor(E2M1_TABLE + [-value for value in E2M1_TABLE])
     nearest = (x.unsqueeze(1) - table).abs().min(dim=1).values
     torch.testing.assert_close((round_to(x, E2M1) - x).abs(), nearest, rtol=0, atol=0)
-
-
-def half_away(x, form):
-    """A plausible wrong version: ties away from 0."""
-    return round_to(x * (1 + 2**-20), form)
-
-
-def truncated(x, form):
-    """A plausible wrong version: what does not fit is cut off."""
-    low = round_to(x, form)
-    step = (round_to(x * (1 + 2**-form.mantissa_bits), form) - low).abs()
-    return torch.where(low.abs() > x.abs(), low - x.sign() * step, low)
-
-
-def flushed(x, form):
-    """A plausible wrong version: no subnormal numbers."""
-    return torch.where(x.abs() < 2.0**form.smallest_exponent, 0.0, round_to(x, form))
-
-
-@pytest.mark.parametrize("wrong", [half_away, truncated, flushed])
-@pytest.mark.parametrize("form", FP8, ids=lambda form: form.name)
-def test_plausible_mistakes_are_seen(wrong, form):
-    x = ties_and_their_neighbours(form)
-    assert not torch.equal(wrong(x, form), x.to(form.dtype).float())
 
 
 @pytest.mark.parametrize("form", [*FP8, E2M1], ids=lambda form: form.name)

@@ -31,17 +31,6 @@ def test_stochastic_rounding_is_right_on_average():
         assert (nearest(x).double().mean() - x[0].double()).abs() > 5 * step / (2 * draws**0.5)
 
 
-def too_little_noise(x: torch.Tensor) -> torch.Tensor:
-    """Plausible and wrong: one random bit too few."""
-    noise = torch.randint(2**15, x.shape, dtype=torch.int32)
-    return ((x.view(torch.int32) + noise) & -(2**16)).view(torch.float32)
-
-
-def test_a_bit_too_few_is_seen():
-    x = torch.full((40_000,), 1.003)
-    assert (too_little_noise(x).mean() - x[0]).abs() > 5 * 2**-7 / 400
-
-
 def test_what_bfloat16_has_stays_and_what_is_not_finite_too():
     x = torch.randn(1000).bfloat16().float()
     assert torch.equal(stochastic_round(x).float(), x)
@@ -100,8 +89,7 @@ def test_masters_follow_the_optimizer_on_float32_weights():
             assert torch.equal(master, b) and torch.equal(weight, b.bfloat16())
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, forgotten):
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path):
     state = narrow_state(MasterWeights)
     for seed in range(6):
         step(state, seed)
@@ -109,14 +97,11 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path, forgotten):
     save_checkpoint(tmp_path, state)
     resumed = narrow_state(MasterWeights, seed=3)
     load_checkpoint(tmp_path, resumed)
-    if forgotten:  # plausible and wrong: masters made anew from the rounded weights
-        for master, weight in zip(resumed.optimizer.masters, resumed.model.parameters()):
-            master.data.copy_(weight)
     for seed in range(6, 20):
         step(state, seed)
         step(resumed, seed)
     pairs = zip(state.model.parameters(), resumed.model.parameters())
-    assert all(torch.equal(a, b) for a, b in pairs) != forgotten
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_bytes_a_parameter():
@@ -138,20 +123,6 @@ def test_an_optimizer_that_has_begun_is_refused():
     optimizer.step()
     with pytest.raises(InputError, match="fresh"):
         MasterWeights(optimizer)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_wide_weights_move_as_without_it(dtype):
-    plain, wrapped = Toy(0).to(dtype), Toy(0).to(dtype)
-    theirs = torch.optim.AdamW(plain.parameters(), lr=1e-3)
-    ours = MasterWeights(torch.optim.AdamW(wrapped.parameters(), lr=1e-3))
-    for seed in range(4):
-        for model, optimizer in ((plain, theirs), (wrapped, ours)):
-            model(random_batch(4, seed=seed).tokens).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    pairs = zip(plain.parameters(), wrapped.parameters())
-    assert all(torch.equal(a, b) and b.dtype == dtype for a, b in pairs)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -12,7 +12,7 @@ import torch
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
-from minitrain.model.experts.apart import PARTS, put_together, take_apart
+from minitrain.model.experts.grouped import PARTS, put_together, take_apart
 from minitrain.model.transformer import build
 from minitrain.quantization.calibration import Calibration
 from minitrain.quantization.folder import load_quantized, save_quantized

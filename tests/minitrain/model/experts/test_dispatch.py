@@ -42,11 +42,6 @@ def kept_by_priority(experts, p, count, capacity) -> set[tuple[int, int]]:
     return kept
 
 
-def kept_by_order(experts, p, count, capacity) -> set[tuple[int, int]]:
-    """Wrong: whoever comes first, however unsure of it the router is."""
-    return kept_by_priority(experts, torch.ones_like(p), count, capacity)
-
-
 def as_set(kept: torch.Tensor) -> set[tuple[int, int]]:
     return {tuple(place) for place in kept.nonzero().tolist()}
 
@@ -61,12 +56,6 @@ def test_a_capacity_keeps_the_most_probable(m, k, count, seed, capacity):
     assert torch.equal(plan.counts, load.clamp(max=capacity))
     assert plan.dropped == (load - capacity).clamp(min=0).sum() == m * k - plan.counts.sum()
     assert (experts.flatten()[plan.order].diff() >= 0).all()
-
-
-def test_dropping_by_order_is_told_apart():
-    experts, p = torch.tensor([[0], [0], [0]]), torch.tensor([[0.3], [0.9], [0.8]])
-    assert as_set(make_plan(experts, 3, 2, p).kept) == {(1, 0), (2, 0)}
-    assert kept_by_order(experts, p, 3, 2) == {(0, 0), (1, 0)}
 
 
 def test_a_dropped_choice_adds_nothing_and_the_others_keep_their_weights():

@@ -12,7 +12,6 @@ from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.experts.grouped import (
     Experts,
-    experts_naive,
     grouped_swiglu,
     has_kernel,
     kernel_runs,
@@ -89,16 +88,6 @@ def test_the_kernel_is_for_gpus():
         "on a CPU the loop is as fast, and any dtype will do"
     )
     assert not kernel_runs(torch.float64, "cpu")
-
-
-def test_naive_computes_every_expert_for_every_token():
-    x, experts = rows_and_experts()
-    weights = torch.zeros(16, 4, dtype=torch.float64)
-    weights[:8, 1], weights[8:, 3] = 0.5, 2.0
-    counts = torch.tensor([0, 8, 0, 8])
-    scale = torch.tensor([0.5] * 8 + [2.0] * 8).unsqueeze(1)
-    got = experts_naive(x, weights, *experts.parameters())
-    torch.testing.assert_close(got, scale * experts(x, counts), rtol=0, atol=1e-12)
 
 
 def test_flops_are_three_matmuls_and_twice_that_backward():

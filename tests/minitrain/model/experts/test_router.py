@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.router import Router, balance_loss, choices, z_loss
+from minitrain.model.experts.router import Router, z_loss
 
 CONFIG = ModelConfig(32, 16, 1, 2, 2, 24, experts=6, experts_per_token=2, bias_rate=0.01)
 B, T, E, K = 3, 10, CONFIG.experts, CONFIG.experts_per_token
@@ -67,8 +67,6 @@ def test_logits_are_float32_in_a_model_of_bfloat16_and_under_autocast():
         routing = made(x)
     assert routing.weights.dtype == torch.float32
     assert torch.equal(routing.probabilities, want.values)
-    rounded = F.softmax((x @ made.weight.T).float(), dim=-1).topk(K).values
-    assert not torch.equal(rounded, want.values), "matmuls in bfloat16 give other probabilities"
 
 
 def test_sequence_balance_equals_deepseeks_formula_token_by_token():
@@ -87,14 +85,6 @@ def test_batch_balance_equals_transformers_which_counts_k_times_as_much():
     theirs = mixtral.load_balancing_loss_func((logits,), num_experts=E, top_k=K)
     ours = router()(tokens()).losses[1].float() / (B * T)
     torch.testing.assert_close(ours, theirs / K, rtol=1e-5, atol=1e-6)
-
-
-def test_balance_is_one_where_even_and_e_over_k_at_worst():
-    even = torch.full((1, E, E), 1 / E)
-    assert balance_loss(even, torch.full((1, E), K)) / E == pytest.approx(1)
-    one = F.one_hot(torch.zeros(1, T, dtype=torch.int64), E).double()
-    assert balance_loss(one, one.sum(1)) / T == pytest.approx(E)  # K = 1
-    assert balance_loss(one, torch.zeros(1, E)) == 0, "a sequence of no tokens costs nothing"
 
 
 def test_z_loss_by_hand():
@@ -130,14 +120,3 @@ def test_the_bias_stays_exact_in_bfloat16():
     for _ in range(1000):
         made.update_bias(torch.tensor([0, 2, 1, 1, 1, 1]))
     assert made.bias_steps[0] == 1000
-    stalled = torch.zeros((), dtype=torch.bfloat16)
-    for _ in range(1000):
-        stalled += CONFIG.bias_rate
-    assert stalled < 0.5 * made.bias[0], "a bias kept in bfloat16 stops far too early"
-
-
-def test_choices_are_counted_in_each_sequence():
-    assert choices(torch.tensor([[[0, 2], [2, 1]], [[1, 0], [1, 0]]]), 3).tolist() == [
-        [1, 1, 2],
-        [2, 2, 0],
-    ]

@@ -20,7 +20,7 @@ from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
 from minitrain.model.hub import gguf as gguf_file
-from minitrain.model.hub.gguf import find_gguf, load_gguf
+from minitrain.model.hub.gguf import find_gguf
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.paths import cache_dir
 
@@ -122,15 +122,6 @@ def test_computes_what_the_model_it_came_from_computes(tmp_path, kind, tied):
     tokens = random_tokens(config, 2, 17)
     torch.testing.assert_close(model(tokens), peer(tokens).logits, rtol=0, atol=1e-5)
     assert (text.bos_id, text.eos_ids) == (0, (0,))
-
-
-def test_q_and_k_are_told_apart_from_what_was_never_permuted(tmp_path, monkeypatch):
-    """Without llama.cpp's order of rows in the file, the logits are others: the order counts."""
-    monkeypatch.setitem(globals(), "permuted", lambda weight, heads: weight)
-    peer = write_gguf(tmp_path / "model.gguf", WIDE, Kind.F32)
-    tokens = random_tokens(WIDE, 2, 17)
-    wrong = load_gguf(tmp_path / "model.gguf")[0](tokens)
-    assert (wrong - peer(tokens).logits).abs().max() > 1e-2
 
 
 def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):

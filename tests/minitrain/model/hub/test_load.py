@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from minitrain.errors import InputError
 from minitrain.model.config import RopeScaling
-from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.load import hub_name, load_pretrained, save_pretrained
 from minitrain.model.hub.text import TextFiles
-from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build
 
 from ..peers import CLASSES, SMALL, exact, random_peer, random_tokens
@@ -93,7 +92,7 @@ def test_config_of_transformers_4_is_read(tmp_path):
     """rope_theta and rope_scaling at the top, as Llama 3.1's own config.json has them."""
     config = replace(SMALL, rope_scaling=SCALED)
     save_pretrained(build(config), tmp_path)
-    edit(tmp_path, lambda raw: raw.pop("rope_parameters") and None)
+    settings(rope_parameters=None)(tmp_path)
     assert load_pretrained(tmp_path)[0].config == config
 
 
@@ -108,125 +107,98 @@ def test_old_checkpoints_with_rope_frequencies_in_them_are_read(tmp_path):
 # What a person can get wrong -----------------------------------------------------------------
 
 
-def edit(folder, change):
-    path = folder / "config.json"
-    raw = json.loads(path.read_text())
-    change(raw)
-    path.write_text(json.dumps(raw))
+def settings(**changes):
+    """A fault: other values in config.json; None removes a key."""
+
+    def edit(folder):
+        path = folder / "config.json"
+        raw = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({name: v for name, v in raw.items() if v is not None}))
+
+    return edit
 
 
-def without_weight(folder, name="model.norm.weight"):
-    weights = load_file(folder / "model.safetensors")
-    del weights[name]
-    save_file(weights, folder / "model.safetensors")
+def written(name, content: bytes):
+    return lambda folder: (folder / name).write_bytes(content)
 
 
-def with_weight(folder, name, tensor):
-    weights = load_file(folder / "model.safetensors")
-    save_file(weights | {name: tensor}, folder / "model.safetensors")
+def tensors(**changes):
+    """A fault: other tensors in the file; None removes one. `__` stands for a dot."""
+
+    def edit(folder):
+        path = folder / "model.safetensors"
+        stored = load_file(path) | {name.replace("__", "."): v for name, v in changes.items()}
+        save_file({name: v for name, v in stored.items() if v is not None}, path)
+
+    return edit
 
 
-def truncate(folder):
+def truncated(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def reshard(folder, index):
-    (folder / "model.safetensors").rename(folder / "part.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+def index(**content):
+    def edit(folder):
+        (folder / "model.safetensors").rename(folder / "part.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
-
-def pickled(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    return edit
 
 
 NORM = "model.norm.weight"
-GATE = "model.layers.1.mlp.gate_proj.weight"
 FAULTS = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json cannot be read"),
-    "config is not JSON": (lambda f: (f / "config.json").write_text("{"), "is not JSON"),
-    "config is not text": (
-        lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"),
-        "is not JSON",
-    ),
-    "config is a list": (
-        lambda f: (f / "config.json").write_text("[]"),
-        "a JSON list, not an object",
-    ),
+    "config is not JSON": (written("config.json", b"\xff\xfe\x00"), "is not JSON"),
+    "config is a list": (written("config.json", b"[]"), "a JSON list, not an object"),
     "unknown family": (
-        lambda f: edit(f, lambda r: r.update(model_type="mamba")),
+        settings(model_type="mamba"),
         "type 'mamba'; those that can be read are llama, mistral, qwen2, mixtral",
     ),
-    "no family": (lambda f: edit(f, lambda r: r.pop("model_type")), "type None"),
-    "size missing": (
-        lambda f: edit(f, lambda r: r.pop("hidden_size")),
-        "does not give hidden_size",
-    ),
-    "size impossible": (
-        lambda f: edit(f, lambda r: r.update(num_key_value_heads=3)),
-        "cannot be built: 4 heads cannot share 3",
-    ),
-    "size no number": (
-        lambda f: edit(f, lambda r: r.update(num_hidden_layers="two")),
-        "cannot be built: layers is 'two'",
-    ),
-    "other activation": (
-        lambda f: edit(f, lambda r: r.update(hidden_act="gelu")),
-        "hidden_act = 'gelu', which is not supported",
-    ),
-    "biases": (lambda f: edit(f, lambda r: r.update(attention_bias=True)), "attention_bias = True"),
-    "quantized": (
-        lambda f: edit(f, lambda r: r.update(quantization_config={"bits": 4})),
-        "quantization_config",
-    ),
-    "yarn": (
-        lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="yarn")),
-        "RoPE is scaled as 'yarn'; supported are 'default', 'linear', 'llama3'",
-    ),
+    "no family": (settings(model_type=None), "type None"),
+    "size missing": (settings(hidden_size=None), "does not give hidden_size"),
+    "size impossible": (settings(num_key_value_heads=3), "cannot be built: 4 heads cannot share 3"),
+    "size no number": (settings(num_hidden_layers="two"), "cannot be built: layers is 'two'"),
     "llama3 without its numbers": (
-        lambda f: edit(f, lambda r: r["rope_parameters"].update(rope_type="llama3")),
+        settings(rope_parameters={"rope_type": "llama3"}),
         "does not give factor, low_freq_factor",
     ),
-    "rope is no object": (
-        lambda f: edit(f, lambda r: r.update(rope_parameters="fast")),
-        "cannot be built",
-    ),
+    "rope is no object": (settings(rope_parameters="fast"), "cannot be built"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "holds no weights; it needs"),
-    "pickled weights": (pickled, "only pytorch_model.bin, a pickle"),
-    "cut short": (truncate, "model.safetensors is damaged"),
-    "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged"),
-    "no safetensors": (
-        lambda f: (f / "model.safetensors").write_bytes(b"<!DOCTYPE html>" * 9),
-        "model.safetensors is damaged",
+    "pickled weights": (
+        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
+        "only pytorch_model.bin, a pickle",
     ),
+    "cut short": (truncated, "model.safetensors is damaged"),
+    "no safetensors": (written("model.safetensors", b""), "model.safetensors is damaged"),
     "a folder for weights": (
         lambda f: [(f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()],
         "model.safetensors is damaged",
     ),
-    "shard missing": (
-        lambda f: reshard(f, {"weight_map": {NORM: "lost.safetensors"}}),
-        "lost.safetensors is missing",
-    ),
-    "index without a map": (lambda f: reshard(f, {}), "has no weight_map"),
+    "shard missing": (index(weight_map={NORM: "lost.safetensors"}), "lost.safetensors is missing"),
+    "index without a map": (index(), "has no weight_map"),
     "index that leads out": (
-        lambda f: reshard(f, {"weight_map": {NORM: "../x.safetensors"}}),
+        index(weight_map={NORM: "../x.safetensors"}),
         "has no weight_map of file names",
     ),
-    "a weight missing": (without_weight, "lacks weights that its config.json asks for: model.norm"),
+    "a weight missing": (
+        tensors(model__norm__weight=None),
+        "lacks weights that its config.json asks for: model.norm",
+    ),
     "weights of another size": (
-        lambda f: edit(f, lambda r: r.update(intermediate_size=44)),
+        settings(intermediate_size=44),
         r"mlp.gate_proj.weight is \[40, 32\], not \[44, 32\], .* and 6 more",
     ),
     "fewer layers": (
-        lambda f: edit(f, lambda r: r.update(num_hidden_layers=2)),
+        settings(num_hidden_layers=2),
         "no place in a model like it: model.layers.2.input_layernorm.weight",
     ),
     "a weight too many": (
-        lambda f: with_weight(f, "model.layers.0.self_attn.q_norm.weight", torch.ones(8)),
+        tensors(model__layers__0__self_attn__q_norm__weight=torch.ones(8)),
         "no place in a model like it: model.layers.0.self_attn.q_norm.weight",
     ),
     "integers": (
-        lambda f: with_weight(f, GATE, torch.ones(40, 32, dtype=torch.int8)),
+        tensors(model__layers__1__mlp__gate_proj__weight=torch.ones(40, 32, dtype=torch.int8)),
         "is quantized, take the original: model.layers.1.mlp.gate_proj.weight is I8",
     ),
 }
@@ -293,7 +265,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_whole(tmp_path):
 
 def test_qwen2_with_a_window_over_some_layers_is_refused(tmp_path):
     save_pretrained(build(replace(SMALL, qkv_bias=True, window=4)), tmp_path, "qwen2")
-    edit(tmp_path, lambda raw: raw.update(max_window_layers=1))
+    settings(max_window_layers=1)(tmp_path)
     with pytest.raises(InputError, match="slides over 2 of its 3 layers"):
         load_pretrained(tmp_path)
 

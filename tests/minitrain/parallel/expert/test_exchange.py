@@ -10,8 +10,7 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.moe import MoE
-from minitrain.model.experts.step import set_step, update_biases
+from minitrain.model.experts.moe import MoE, set_step, update_biases
 from minitrain.model.transformer import build
 from minitrain.parallel.collectives.differentiable import all_to_all
 from minitrain.parallel.expert import plain

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minitrain.data.loader import Batch
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.step import set_step
+from minitrain.model.experts.moe import set_step
 from minitrain.model.transformer import build
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.training.loss import token_weighted_loss

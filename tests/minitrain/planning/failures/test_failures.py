@@ -3,8 +3,6 @@ adds up, and is Llama 3's."""
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,10 +17,14 @@ from minitrain.planning.failures.intervals import (
     simulated_shares,
     young_interval,
 )
-from minitrain.planning.failures.law import LLAMA3_CHIPS, LLAMA3_DAYS, Cause, Law, llama3_law
 from minitrain.planning.failures.replay import (
+    LLAMA3_CHIPS,
+    LLAMA3_DAYS,
+    Cause,
+    Law,
     Level,
     Site,
+    llama3_law,
     llama3_replay,
     mean_account,
     replay,
@@ -84,10 +86,8 @@ def test_a_save_longer_than_failures_are_apart():
         effective_share(1.0, 1.0, 10.0, 0.0)
 
 
-def test_llama_3s_54_days_in_seconds_and_its_effective_time():
-    began = time.process_time()
+def test_llama_3s_54_days_and_their_effective_time():
     accounts = [llama3_replay(seed=seed) for seed in range(40)]
-    assert time.process_time() - began < 30
     mean = mean_account(accounts)
     assert mean.interruptions == pytest.approx(466, rel=0.03)
     assert mean.effective == pytest.approx(0.90, abs=0.02)

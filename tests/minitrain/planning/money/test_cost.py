@@ -8,23 +8,38 @@ from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.planning.money.cost import (
+    LLAMA3_CHIP_HOURS,
     Choice,
+    Failures,
     Site,
+    Training,
+    all_options,
+    best_interval,
+    best_step,
     cheapest_by,
     chip_hours,
     cost_of,
+    goodput,
     pareto,
 )
-from minitrain.planning.money.goodput import LLAMA3_CHIP_HOURS, Failures, best_interval, goodput
-from minitrain.planning.money.prices import Price, offers, price_of
+from minitrain.planning.money.prices import (
+    YEAR_HOURS,
+    Owning,
+    Price,
+    break_even,
+    months_to_pay,
+    offers,
+    price_of,
+    purchase_price,
+)
 from minitrain.planning.run import Plan
-from minitrain.planning.scaling.frontier import (
+from minitrain.planning.scaling.laws import (
+    CHINCHILLA_REFITTED,
     KAPLAN,
     PF_DAY,
     fit_frontier,
     within_budget,
 )
-from minitrain.planning.scaling.laws import CHINCHILLA_REFITTED
 from minitrain.planning.step.step import estimate
 
 from ..cases import LLAMA, run_with
@@ -117,5 +132,90 @@ def test_serving_makes_models_smaller_and_training_longer():
     ],
 )
 def test_what_is_wrong_is_said(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
+
+
+# ---- front ----
+
+
+TRAINING = Training(LLAMA, seq=4096, batch=256, tokens=1e11)
+
+
+@pytest.fixture(scope="module")
+def options():
+    found = all_options(TRAINING, ["A100-SXM-80GB", "H100-SXM-80GB"], [16, 64], "on-demand", Site())
+    return [option for some in found for option in some]
+
+
+def test_each_offer_of_each_chip_and_size(options):
+    count = sum(len(offers(chip, "on-demand")) for chip in ("A100-SXM-80GB", "H100-SXM-80GB"))
+    assert len(options) == 2 * count
+    for option in options:
+        assert option.usd == pytest.approx(option.cost.chip_hours * option.offer.usd)
+        assert option.days == option.cost.days and option.cost.goodput < 1
+
+
+def test_the_front_trades_days_for_dollars(options):
+    front = pareto(options)
+    assert len(front) >= 2
+    days, usd = [o.days for o in front], [o.usd for o in front]
+    assert days == sorted(days) and usd == sorted(usd, reverse=True)
+    assert min(usd) == min(o.usd for o in options) and min(days) == min(o.days for o in options)
+
+
+def test_what_does_not_fit_is_left_out():
+    assert best_step(TRAINING, "A100-SXM-40GB", 1) is None
+    assert list(all_options(TRAINING, ["L4"], [1], "on-demand", Site())) == [[]]
+
+
+def test_a_chip_without_a_price_is_refused():
+    with pytest.raises(InputError, match="no spot price for B200-SXM: it has"):
+        list(all_options(TRAINING, ["B200-SXM"], [64], "spot", Site()))
+
+
+# ---- ownership ----
+
+
+H100 = Owning(purchase_usd=40_000, watts=700)
+
+
+def test_owning_pays_where_the_chips_are_busy():
+    share = break_even(H100, 3.0)
+    assert 0 < share < 1
+    assert break_even(H100, 1.0) > share, "cheap rent: it must be busier"
+    assert break_even(H100, 0.01) == math.inf, "power alone costs more than the rent"
+
+
+@given(st.floats(1.2, 20), st.floats(5_000, 80_000))
+def test_at_the_break_even_both_cost_the_same(rent, purchase):
+    owning = Owning(purchase, watts=700)
+    share = break_even(owning, rent)
+    assert owning.usd(4.0, share) == pytest.approx(rent * share * 4 * YEAR_HOURS)
+
+
+def test_months_and_shares_agree():
+    """Busy for exactly the break-even share, a chip has paid for itself at the end of its life."""
+    assert months_to_pay(H100, 3.0, break_even(H100, 3.0)) == pytest.approx(48)
+    assert months_to_pay(H100, 3.0, 1.0) < 48
+    assert months_to_pay(H100, 3.0, 0.1) == math.inf
+
+
+def test_purchases_are_ranges_with_dates():
+    price = purchase_price("H100-SXM-80GB")
+    assert price.low < price.typical < price.high and "2024-08 to 2026-05" in price.source
+
+
+@pytest.mark.parametrize(
+    "call,words",
+    [
+        (lambda: Owning(0, 700), "purchase price and years over 0"),
+        (lambda: Owning(1, 700, pue=0.5), "a PUE of 1 or more"),
+        (lambda: break_even(H100, 0), "rent is 0"),
+        (lambda: months_to_pay(H100, 3, 1.5), "busy is 1.5"),
+        (lambda: purchase_price("L40S"), "--purchase 40000"),
+    ],
+)
+def test_what_cannot_be_owned_is_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()
