@@ -26,7 +26,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Interval, Trace, intersection, length, union
-from minitrain.monitoring.hardware.sensor import Sensor
+from minitrain.monitoring.hardware import Sensor
 from minitrain.monitoring.metrics import COMMUNICATION
 from minitrain.reliability.checkpoint.folder import checkpoints
 from minitrain.reliability.spikes import Running

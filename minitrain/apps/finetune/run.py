@@ -32,9 +32,9 @@ from minitrain.generators import seed_generators
 from minitrain.measure.parts import Parts
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.hub.text import TextFiles, check_known
-from minitrain.monitoring.hardware.sensor import find_sensor
+from minitrain.monitoring.hardware import find_sensor
+from minitrain.monitoring.json_lines import JsonLines, metrics_file
 from minitrain.monitoring.meter import Meter
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
 from minitrain.paths import write_atomically
 from minitrain.reliability.checkpoint.contents import whole_layout
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint

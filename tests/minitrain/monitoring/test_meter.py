@@ -13,7 +13,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Op, Trace, WallClock
-from minitrain.monitoring.hardware.heat import EmulatedSensor
+from minitrain.monitoring.hardware import EmulatedSensor
 from minitrain.monitoring.meter import Highest, Meter, split_by_part
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.monitoring.sinks.json_lines import JsonLines
+from minitrain.monitoring.json_lines import JsonLines
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint import folder
 from minitrain.reliability.checkpoint.background import BackgroundSaver
