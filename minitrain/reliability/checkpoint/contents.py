@@ -91,7 +91,7 @@ def whole_layout(named: Named = own_names) -> Layout:
         writes = ranks.rank == 0
         weights = {**named(state.model), **_only_moved(state)}
         places = [(whole_place(n, t.shape, writes), t) for n, t in weights.items()]
-        return Placed(places, whole_parameters(state, writes))
+        return Placed(places, [whole_place(n, p.shape, writes) for n, p in _moved(state)])
 
     return layout
 
@@ -112,13 +112,9 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
-def whole_parameters(state: TrainState, writes: bool = True) -> list[Place]:
+def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     """The optimizer's parameters by the model's own names; by their number, where it moves others
     than the model's (a float32 copy of each)."""
-    return [whole_place(name, p.shape, writes) for name, p in _moved(state)]
-
-
-def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     names = {id(parameter): name for name, parameter in state.model.named_parameters()}
     moved = (p for group in state.optimizer.param_groups for p in group["params"])
     return [(names.get(id(p), str(index)), p) for index, p in enumerate(moved)]
@@ -172,13 +168,15 @@ def check_files(extra: Mapping[str, bytes]) -> None:
 
 def extra_states(extra: dict[str, Any]) -> dict[str, Any]:
     """The state_dict of each extra object; a dict is its own."""
+    states = {}
     for name, value in extra.items():
         if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
             raise InputError(
                 f"extra[{name!r}] is a {type(value).__name__}, which has no load_state_dict: give "
                 "a dict, such as {'value': …}"
             )
-    return {n: v if isinstance(v, dict) else v.state_dict() for n, v in extra.items()}
+        states[name] = value if isinstance(value, dict) else value.state_dict()
+    return states
 
 
 def fill_extra(extra: dict[str, Any], states: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ may be named in it, and tensors are read with weights_only. Lab: e12.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,8 +25,7 @@ from torch import Tensor
 
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.contents import ALONE, CheckpointRanks, Layout, whole_layout
-from minitrain.reliability.checkpoint.load import fill
-from minitrain.reliability.checkpoint.stored import Stored, StoredBox, stored_in
+from minitrain.reliability.checkpoint.load import Stored, StoredBox, fill, stored_in
 from minitrain.training.state import TrainState
 
 METADATA = ".metadata"
@@ -41,7 +41,7 @@ ALLOWED = {
 
 
 def load_torch_checkpoint(
-    folder: Path,
+    folder: str | os.PathLike,
     state: TrainState,
     ranks: CheckpointRanks = ALONE,
     layout: Layout | None = None,
@@ -50,28 +50,26 @@ def load_torch_checkpoint(
 ) -> TrainState:
     """Weights, and the optimizer's state where there is any, from a folder that torch has written.
 
-    `model` and `optimizer`: what the names begin with, by default those of `dcp.save({"model": …,
-    "optim": …})` with what get_state_dict gave. The optimizer keeps its own settings; steps, data
-    and generators torch's files do not have. InputError leaves `state` as it was.
+    `model` and `optimizer`: the prefixes of the names, by default those of `dcp.save({"model": …,
+    "optim": …})` with what get_state_dict gave. The optimizer keeps its own settings; torch's files
+    have no steps, data and generators. InputError leaves `state` as it was.
     """
-    placed = (layout or whole_layout())(state, ranks)
+    folder, placed = Path(folder), (layout or whole_layout())(state, ranks)
     with ExitStack() as stack:
         boxes = list(_boxes(folder, stack))
-        weights = Stored(
-            folder, [(n.removeprefix(model), b) for n, b in boxes if n.startswith(model)]
-        )
+        weights = Stored(folder, _named(boxes, model, ""))
         weights.check_names(placed)
-        kept = Stored(
-            folder,
-            [
-                (f"state.{name.removeprefix(optimizer)}", box)
-                for name, box in boxes
-                if name.startswith(optimizer)
-            ],
-        )
+        kept = Stored(folder, _named(boxes, optimizer, "state."))
         groups = state.optimizer.state_dict()["param_groups"]
         fill(state, placed, weights, kept, groups, plain={})
     return state
+
+
+def _named(
+    boxes: list[tuple[str, StoredBox]], prefix: str, ours: str
+) -> list[tuple[str, StoredBox]]:
+    """Those whose name has the prefix, with our own instead."""
+    return [(ours + n.removeprefix(prefix), box) for n, box in boxes if n.startswith(prefix)]
 
 
 def _boxes(folder: Path, stack: ExitStack) -> Iterator[tuple[str, StoredBox]]:

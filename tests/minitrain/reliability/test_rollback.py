@@ -14,10 +14,9 @@ import torch
 
 from minitrain.precision.master_weights import MasterWeights
 from minitrain.reliability.checkpoint.background import BackgroundSaver
-from minitrain.reliability.checkpoint.folder import checkpoints, step_of
-from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.folder import Keep, checkpoints, step_of
+from minitrain.reliability.checkpoint.levels import download, remote_steps, upload
 from minitrain.reliability.checkpoint.load import load_checkpoint
-from minitrain.reliability.checkpoint.remote import download, remote_steps, upload
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.spikes import SpikeGuard
 

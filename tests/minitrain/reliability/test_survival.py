@@ -17,11 +17,9 @@ from minitrain.ranks.errors import ConnectionLost
 from minitrain.ranks.launch import launch
 from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats
 from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
-from minitrain.reliability.events import EventLog
-from minitrain.reliability.last_words import last_words, silent_ranks
+from minitrain.reliability.events import EventLog, last_words, silent_ranks
 from minitrain.reliability.notice import address_of, noticed_at, worth_saving
-from minitrain.reliability.own_norms import OwnNorms, norms_out_of_line
-from minitrain.reliability.spikes import Running, SpikeGuard
+from minitrain.reliability.spikes import OwnNorms, Running, SpikeGuard, norms_out_of_line
 from minitrain.reliability.stragglers import slow_ranks, slow_ranks_naive
 
 from ..training.toys import random_batch, toy_state

@@ -12,9 +12,8 @@ from minitrain.parallel.zero.state import zero_layout
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
-from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.load import load_checkpoint, stored_in
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.reliability.checkpoint.stored import stored_in
 from minitrain.training.state import TrainState
 
 from ...training.toys import ToyLoader

@@ -17,13 +17,13 @@ from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.folder import (
     LOCK,
+    Keep,
     NotSaved,
     checkpoints,
     newest_checkpoint,
     step_of,
     verify,
 )
-from minitrain.reliability.checkpoint.keep import Keep
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.state import TrainState
@@ -73,7 +73,7 @@ SAVER = """
 import sys
 from pathlib import Path
 from minitrain.reliability.checkpoint.folder import NotSaved, verify
-from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.folder import Keep
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from tests.minitrain.training.toys import toy_state
 state = toy_state(width=5000)

@@ -27,11 +27,11 @@ from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, own_names, whole_layout
 from minitrain.reliability.checkpoint.folder import (
     MANIFEST,
+    Keep,
     checkpoints,
     newest_checkpoint,
     verify,
 )
-from minitrain.reliability.checkpoint.keep import Keep
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.config import TrainConfig
