@@ -54,7 +54,6 @@ class Heat:
     inlet: float = 30.0
     cooling_fault: float = 1.0
     celsius: float = 30.0
-    joules: float = 0.0  # spent so far
     clock: float = 1.0  # share of the highest; of the time since the last `advance`
 
     @property
@@ -68,7 +67,6 @@ class Heat:
         settled = self.inlet + self.resistance * watts
         keep = math.exp(-seconds / (self.resistance * self.chip.capacity))
         self.celsius = settled + (self.celsius - settled) * keep
-        self.joules += watts * seconds
         return watts
 
     def _clock(self, utilisation: float) -> float:

@@ -36,9 +36,9 @@ LOOK_SECONDS = 5.0
 
 @contextmanager
 def stop_on_signals(path: Path) -> Iterator[None]:
-    """Within the block, a signal makes `path`; a second one does not wait for the step's end.
+    """Within the block, a signal creates `path`; a second one does not wait for the step's end.
 
-    In a thread, such as a worker's of Ray Train, nothing: signals are the main thread's.
+    Does nothing in a thread, such as a worker of Ray Train: signals reach the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,7 +51,7 @@ def stop_on_signals(path: Path) -> Iterator[None]:
         if not asked:
             asked.append(time.monotonic())
             path.touch()
-            print("\nstopping after this step, to save; once more: at once", file=sys.stderr)
+            print("\nstopping after this step, to save; again: stop at once", file=sys.stderr)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -84,7 +84,7 @@ def noticed_at(url: str, timeout: float = 2.0) -> bool:
 
 
 def _answer(url: str, timeout: float) -> bytes:
-    """AWS's newer machines answer 401 to who has not fetched a token first (IMDSv2)."""
+    """AWS's newer machines answer 401 unless a token was fetched first (IMDSv2)."""
     try:
         return _read(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout)
     except urllib.error.HTTPError as error:
@@ -115,7 +115,7 @@ def stop_on_notice(
     log: EventLog | None = None,
     every: float = LOOK_SECONDS,
 ) -> Iterator[None]:
-    """Within the block, `stop` comes to exist once `is_noticed()`, which a thread asks."""
+    """Within the block, a thread creates `stop` once `is_noticed()`."""
     over = threading.Event()
 
     def look() -> None:

@@ -45,7 +45,7 @@ from minitrain.training.state import TrainState
 
 @dataclass
 class Running:
-    """Mean and variance of a series that forgets: of the last 1 / (1 - alpha) values or so."""
+    """Exponential mean and variance of a series: of the last 1 / (1 - alpha) values or so."""
 
     alpha: float = 0.97
     count: int = 0
@@ -69,12 +69,12 @@ class Running:
 class SpikeGuard:
     """`train(accept=SpikeGuard(state, …))`: called with loss and gradient norm before each step.
 
-    z: deviations; `warmup` steps are taken unseen, unless they are not finite. After `patience`
+    z: deviations; the first `warmup` steps are taken, unless they are not finite. After `patience`
     skipped steps in a row it goes back to a copy at least `back` steps old, at most `most` times.
-    `layout`: of the model's parts, as for a checkpoint. `whose`: which ranks the log names for a
-    skipped step, asked on all of them, such as `OwnNorms(model, group).out_of_line`. `went_back`:
-    called on all of them when the state is the older one, to save it, so that what is newer on the
-    disk goes, and a run that is killed then goes on from here.
+    `layout`: of the model's parts, as for a checkpoint. `whose`: called on all ranks, gives those
+    that the log names for a skipped step, such as `OwnNorms(model, group).out_of_line`.
+    `went_back`: called on all ranks once the state is the older one, to save it: newer checkpoints
+    then go, and a run that is killed resumes from here.
     """
 
     state: TrainState
@@ -188,8 +188,8 @@ class OwnNorms:
 
 
 def norms_out_of_line(norms: Sequence[float]) -> list[int]:
-    """Two ranks have no median that tells: the smaller one is then the measure. No rank, where all
-    are alike: the weights were off, or the batch of each."""
+    """The ranks whose norm is not finite, or else far over the median; of two ranks, over the
+    smaller one. None where all are alike: then the weights were off, or every batch."""
     bad = [rank for rank, norm in enumerate(norms) if not math.isfinite(norm)]
     if bad:
         return bad

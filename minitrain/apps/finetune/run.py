@@ -40,8 +40,7 @@ from minitrain.reliability.checkpoint.contents import whole_layout
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import evaluate, train
+from minitrain.training.loop import TrainConfig, evaluate, train
 from minitrain.training.report import STOPPED, Reporter
 from minitrain.training.state import TrainState
 from minitrain.words import memory_text

@@ -1,4 +1,4 @@
-"""All that a run consists of, by name: weights, optimizer, counts, generators, place in the data.
+"""Contents of a checkpoint, by name: weights, optimizer, counts, generators, place in the data.
 
     model.safetensors        weights and buffers (FP8's histories are among these)
     optimizer.safetensors    state.NAME.exp_avg …: by parameter, so that other ranks can read it
@@ -63,7 +63,7 @@ class Contents:
     """
 
     step: int
-    run: str  # whose it is
+    run: str  # the run that it belongs to
     tensors: dict[str, list[Box]]
     files: dict[str, bytes]
     still: frozenset[str]
@@ -103,7 +103,7 @@ def check_whole(model: nn.Module) -> None:
     if any(isinstance(p, DTensor) for p in parameters):
         raise InputError(
             "the model's parameters are DTensors, of which a rank has a part: save it with "
-            "torch.distributed.checkpoint; load_torch_checkpoint reads that"
+            "torch.distributed.checkpoint, whose load fills a whole model as well"
         )
     if any(id(p) not in whole or hasattr(p, "mesh_layout") for p in parameters):
         raise InputError(
@@ -240,7 +240,7 @@ def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
 
 
 def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
-    """Settings, and to whom they apply."""
+    """Settings, and the names of their parameters."""
     plain = (
         {k: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for k, v in group.items()}
         for group in groups
@@ -259,7 +259,7 @@ def _json(content: Any, name: str) -> bytes:
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
-    """The state that each rank has for itself alone."""
+    """The state of this rank alone: its generators, and its loader's place."""
     if not hasattr(loader, "state_dict"):
         raise InputError(
             f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "

@@ -1,4 +1,4 @@
-"""A run's checkpoints on the disk: what makes each of them whole, whatever dies when.
+"""A run's checkpoints on the disk, each whole or not there, whichever process is killed when.
 
     runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*:
                                          their checksums in a small file, or the reason why not
@@ -71,10 +71,8 @@ LOOK_SECONDS = 0.002
 
 
 class NotSaved(InputError):
-    """A checkpoint that could not be written, and why. The run can go on: the older ones are whole.
-
-    Every rank raises it for the same step.
-    """
+    """A checkpoint that could not be written, and why. Every rank raises it for the same step. The
+    run can go on: the older ones are whole."""
 
 
 class Taken(NotSaved):
@@ -197,7 +195,7 @@ def _manifest(checkpoint: Path) -> dict:
 
 
 def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
-    """This rank's last word on a step: all of these are on the disk."""
+    """This rank's vote for a step: all of these files are on the disk."""
     path = saving_folder(run, step) / f".vote-{rank:03d}"
     new = path.with_suffix(".new")
     write_file(new, json.dumps(files).encode())

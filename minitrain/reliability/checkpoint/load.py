@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +38,10 @@ from minitrain.reliability.checkpoint.files import DTYPES, OFFSETS, SHARDING
 from minitrain.reliability.checkpoint.folder import newest_checkpoint, verify
 from minitrain.reliability.checkpoint.placement import Place, Placed, Shape, whole_place
 from minitrain.training.state import TrainState
+
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+Indices = tuple[slice, ...]
+Copy = tuple["StoredBox", Indices, Tensor]  # elements of the whole, and the view that they go to
 
 
 def load_checkpoint(
@@ -65,13 +68,7 @@ def load_checkpoint(
     if ("scaler" in progress) != (state.scaler is not None):
         has = "a loss scaler" if state.scaler is None else "no loss scaler"
         raise InputError(f"{folder} has {has}, and this state is otherwise: resume as it was saved")
-    with ExitStack() as stack:
-        weights, kept = (stored_in(folder, kind, stack) for kind in ("model", "optimizer"))
-        weights.check_names(placed)
-        settings, plain = _settings(folder)
-        groups = _groups(folder, state.optimizer.param_groups, placed.parameters, settings)
-        _check_state_names(folder, kept, plain, placed)
-        fill(state, placed, weights, kept, groups, plain)
+    _fill(folder, state, placed)
     own = ranks.rank if ranks.rank < manifest["ranks"] else 0
     _read_own(folder, state.loader, f"rank-{own:03d}")
     state.step, state.tokens = progress["step"], progress["tokens"]
@@ -83,21 +80,19 @@ def load_checkpoint(
 
 
 @torch.no_grad()
-def fill(
-    state: TrainState,
-    placed: Placed,
-    weights: Stored,
-    kept: Stored,
-    groups: list[dict],
-    plain: dict[str, Any],
-) -> None:
-    """Model and optimizer, from stored tensors; `groups` as an optimizer's state_dict has them."""
-    copies = [copy for place, t in placed.weights for copy in weights.copies(place, t)]
-    optimizer = _state(kept, placed.parameters, plain)
-    # First: it waits until a background save has copied what is about to change.
-    state.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
-    for copy in copies:
-        copy.make()
+def _fill(folder: Path, state: TrainState, placed: Placed) -> None:
+    """Model and optimizer."""
+    with ExitStack() as stack:
+        weights, kept = (Stored(folder, kind, stack) for kind in ("model", "optimizer"))
+        weights.check_names(placed)
+        settings, plain = _settings(folder)
+        groups = _groups(folder, state.optimizer.param_groups, placed.parameters, settings)
+        _check_state_names(folder, kept, plain, placed)
+        copies = [copy for place, t in placed.weights for copy in weights.copies(place, t)]
+        moments = _state(kept, placed.parameters, plain)
+        # First: it waits until a background save has copied what is about to change.
+        state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        make(copies)
     placed.settle()
 
 
@@ -213,64 +208,32 @@ def _read_own(folder: Path, loader: Any, name: str) -> None:
     )
 
 
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-
-
-def stored_in(folder: Path, kind: str, stack: ExitStack) -> Stored:
-    """The tensors in all files of one kind: `model.safetensors`, or `model-000…` of
-    several ranks."""
-    paths = sorted([*folder.glob(f"{kind}.*"), *folder.glob(f"{kind}-*")])
-    files = (
-        stack.enter_context(safe_open(str(path), framework="pt"))
-        for path in paths
-        if path.suffix == ".safetensors"
-    )
-    return Stored(folder, (box for file in files for box in _boxes(file)))
-
-
-def _boxes(file: Any) -> Iterator[tuple[str, StoredBox]]:
-    sharding = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
-    for key in list(file.keys()):
-        view = file.get_slice(key)
-        shape = tuple(view.get_shape())
-        offsets = tuple(sharding[key][OFFSETS]) if key in sharding else (0,) * len(shape)
-        dtype = TORCH_DTYPES[view.get_dtype()]
-        yield key, StoredBox(offsets, shape, dtype, partial(_read, file, key))
-
-
-def _read(file: Any, key: str, inside: tuple[slice, ...] | None) -> Tensor:
-    """All of a stored box, or the elements at these indices; a number has none."""
-    return file.get_slice(key)[inside] if inside else file.get_tensor(key)
-
-
 class StoredBox(NamedTuple):
+    """Elements of a tensor in a file, from `offsets` of the whole one."""
+
+    file: Any
+    key: str
     offsets: Shape
     shape: Shape
     dtype: torch.dtype
-    read: Callable[[tuple[slice, ...] | None], Tensor]  # indices in the box, None: all of it
 
-
-class Copy(NamedTuple):
-    """Elements of a stored box, and the view that they go to."""
-
-    source: StoredBox
-    where: tuple[slice, ...]
-    target: Tensor
-
-    def make(self) -> None:
-        inside = (slice(s.start - o, s.stop - o) for s, o in zip(self.where, self.source.offsets))
-        self.target.copy_(self.source.read(tuple(inside)))
+    def read(self, where: Indices) -> Tensor:
+        """The elements at these indices of the whole tensor; a number has none."""
+        inside = tuple(slice(s.start - o, s.stop - o) for s, o in zip(where, self.offsets))
+        return self.file.get_slice(self.key)[inside] if inside else self.file.get_tensor(self.key)
 
 
 class Stored:
-    """A checkpoint's tensors by name, each as the boxes that it is stored in."""
+    """The tensors in all files of one kind, `model.safetensors` or `model-000…` of several ranks:
+    by name, as the boxes that each is stored in."""
 
-    def __init__(self, folder: Path, boxes: Iterable[tuple[str, StoredBox]]) -> None:
+    def __init__(self, folder: Path, kind: str, stack: ExitStack) -> None:
         self.folder, self.boxes = folder, dict[str, list[StoredBox]]()
-        for name, box in boxes:
-            others = self.boxes.setdefault(name, [])
-            if (box.offsets, box.shape) not in [(other.offsets, other.shape) for other in others]:
-                others.append(box)
+        for path in sorted(folder.glob(f"{kind}[.-]*safetensors")):
+            for box in _boxes(stack.enter_context(safe_open(str(path), framework="pt"))):
+                others = self.boxes.setdefault(box.key, [])
+                if all((box.offsets, box.shape) != (o.offsets, o.shape) for o in others):
+                    others.append(box)
 
     def shape(self, key: str) -> Shape:
         """The shape of the whole tensor: as far as its boxes reach."""
@@ -313,7 +276,7 @@ class Stored:
                 if where is None:
                     continue
                 inside = tuple(slice(s.start - o, s.stop - o) for s, o in zip(where, box.offsets))
-                found.append(Copy(source, where, target[inside] if inside else target))
+                found.append((source, where, target[inside] if inside else target))
                 elements += math.prod(s.stop - s.start for s in where)
             if elements != math.prod(box.shape):
                 raise InputError(
@@ -325,10 +288,23 @@ class Stored:
 
     def tensor(self, place: Place) -> Tensor:
         """A new one with what this rank has of it; a whole one as a view of the file in memory."""
-        boxes = self.boxes[place.name]
-        if place.is_whole and boxes[0].shape == place.whole:
-            return boxes[0].read(None)
-        out = torch.zeros(place.local, dtype=boxes[0].dtype)
-        for copy in self.copies(place, out):
-            copy.make()
+        box = self.boxes[place.name][0]
+        if place.is_whole and box.shape == place.whole:
+            return box.file.get_tensor(box.key)
+        out = torch.zeros(place.local, dtype=box.dtype)
+        make(self.copies(place, out))
         return out
+
+
+def make(copies: Iterable[Copy]) -> None:
+    for source, where, target in copies:
+        target.copy_(source.read(where))
+
+
+def _boxes(file: Any) -> Iterator[StoredBox]:
+    sharding = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
+    for key in list(file.keys()):
+        view = file.get_slice(key)
+        shape = tuple(view.get_shape())
+        offsets = tuple(sharding[key][OFFSETS]) if key in sharding else (0,) * len(shape)
+        yield StoredBox(file, key, offsets, shape, TORCH_DTYPES[view.get_dtype()])

@@ -109,9 +109,9 @@ class NeighbourMemory:
                     shutil.rmtree(self.shelf / str(other))
 
     def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
-        """The newest step of which some rank still has each part, as a checkpoint in the run's
-        folder, which all ranks see; None where there is none. All ranks call it, as many as saved
-        or others."""
+        """The newest step of which every part is still there, as a checkpoint in the run's folder,
+        which all ranks see; None where there is none. All ranks call it, as many as saved it or
+        not."""
         everyone = gather_objects(self.group, self._parts())
         parts = {part for node in everyone for part in node}
         whole = [p for p in parts if all(p._replace(rank=r) in parts for r in range(p.ranks))]
@@ -144,7 +144,7 @@ class NeighbourMemory:
         vote(run, part.step, part.rank, sums)
 
     def _parts(self) -> list[Part]:
-        """Those that this node has, and whole."""
+        """The whole parts that this node has."""
         found = []
         for folder in self.shelf.glob("part-*[0-9]"):
             sums = json.loads((folder / SUMS).read_text())

@@ -31,8 +31,7 @@ from minitrain.memory.selective import save_matmuls
 from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build, one_after_another
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import train
+from minitrain.training.loop import TrainConfig, train
 
 from ..training.toys import random_batch
 

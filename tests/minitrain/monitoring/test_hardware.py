@@ -26,7 +26,7 @@ from minitrain.monitoring.power_swing import JobPower, job_power
 def test_heat_is_the_solution_of_its_equation():
     """Against small steps of Euler's; below the limit, where the clock stays."""
     random = np.random.default_rng(0)
-    heat, celsius, joules = Heat(inlet=25.0, celsius=31.0), 31.0, 0.0
+    heat, celsius = Heat(inlet=25.0, celsius=31.0), 31.0
     for _ in range(20):
         share, seconds = float(random.random()), float(random.uniform(1, 20))
         watts = heat.advance(share, seconds)
@@ -34,9 +34,7 @@ def test_heat_is_the_solution_of_its_equation():
         for _ in range(20_000):
             flow = watts - (celsius - 25.0) / H100.resistance
             celsius += flow / H100.capacity * seconds / 20_000
-        joules += watts * seconds
     assert heat.celsius == pytest.approx(celsius, abs=1e-2)
-    assert heat.joules == pytest.approx(joules)
 
 
 def test_it_settles_where_the_data_sheet_and_the_assumptions_say():

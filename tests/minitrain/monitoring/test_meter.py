@@ -18,8 +18,7 @@ from minitrain.monitoring.meter import Highest, Meter, split_by_part
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch
 from minitrain.reliability.spikes import Running
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Diverged, Peers, StepRecord, train
+from minitrain.training.loop import Diverged, Peers, StepRecord, TrainConfig, train
 from minitrain.training.report import Reporter
 
 from ..training.toys import Toy, ToyLoader

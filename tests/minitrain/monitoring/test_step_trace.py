@@ -13,8 +13,7 @@ from minitrain.monitoring.meter import Meter
 from minitrain.monitoring.step_trace import StepTracer, events, trace_files
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, train
+from minitrain.training.loop import Peers, TrainConfig, train
 from minitrain.training.report import Reporter
 
 from ..training.toys import Toy, ToyLoader

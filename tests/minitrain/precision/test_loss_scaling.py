@@ -17,8 +17,7 @@ from minitrain.precision.emulated import EmulatedLinear, emulate, rounded
 from minitrain.precision.loss_scaling import LossScaler
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import train, train_step
+from minitrain.training.loop import TrainConfig, train, train_step
 from minitrain.training.loss import token_weighted_loss
 
 from ..training.toys import Toy, random_batch, toy_state
