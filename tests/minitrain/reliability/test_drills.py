@@ -220,30 +220,22 @@ def test_a_slow_rank_is_named_though_all_take_the_same_time(tmp_path):
     assert all(e["seconds"] > 1.5 * e["median"] for e in events)
 
 
-class Audit:
-    """After each step before a save, and after it: where replicas differ, back to the newest."""
-
-    def __init__(self, group, log, state, ranks):
-        self.group, self.log, self.state, self.ranks = group, log, state, ranks
-
-    def __call__(self, record):
-        tensors = self.state.model.parameters()
-        if not replicas_agree(self.group, tensors, self.log, record.step):
-            load_checkpoint(self.folder, self.state, self.ranks)
-
-
 def flip(state):
     """A bit of a weight in the fraction's middle, in this rank's memory alone."""
     next(state.model.parameters()).data.view(torch.int32)[3, 2] ^= 1 << 12
 
 
 def audited(group, folder, trouble):
-    def make(*parts):
-        audit = Audit(*parts)
-        audit.folder = folder
-        return audit
+    """Where replicas differ after a step, the run goes back to the newest checkpoint."""
 
-    return run(group, folder, trouble, more=[make])
+    def audit(group, log, state, ranks):
+        def after_step(record):
+            if not replicas_agree(group, state.model.parameters(), log, record.step):
+                load_checkpoint(folder, state, ranks)
+
+        return after_step
+
+    return run(group, folder, trouble, more=[audit])
 
 
 def test_a_flipped_bit_is_found_and_the_run_is_the_undisturbed_one(tmp_path, undisturbed):
