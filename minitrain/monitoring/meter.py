@@ -1,4 +1,4 @@
-"""Per-step measurements of a rank, added to what the training loop knows.
+"""Per-step measurements of a rank: parts of the step, waits, bytes, memory, hardware.
 
     data ▌ forward ▌ backward ····waits···· ▌ average ··waits·· ▌ optimizer ▌ between
          └──────────── compute ─────────────┴── less what waits: "communication" ──┘
@@ -26,7 +26,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Interval, Trace, intersection, length, union
-from minitrain.monitoring.hardware.sensor import Sensor
+from minitrain.monitoring.hardware import Sensor
 from minitrain.monitoring.metrics import COMMUNICATION
 from minitrain.reliability.checkpoint.folder import checkpoints
 from minitrain.reliability.spikes import Running
@@ -40,7 +40,7 @@ APART = 0.5  # seconds between two looks at one clock, at most
 
 @dataclass
 class Highest:
-    """The highest deviation of a series in the last minute: a look once a minute misses none."""
+    """The highest deviation of a series in the last minute: a scrape once a minute misses none."""
 
     running: Running = field(default_factory=Running)
     recent: deque[tuple[float, float]] = field(default_factory=deque)  # falling from left to right
@@ -80,7 +80,7 @@ class Meter:
         stalled: Callable[[], float] = lambda: 0.0,
     ) -> None:
         if trace and trace.clock and abs(parts.now() - trace.clock.now()) > APART:
-            raise InputError("the parts and the group tell different times: give Parts(group.now)")
+            raise InputError("the parts and the group have different clocks: give Parts(group.now)")
         self.parts, self.trace, self.device = parts, trace, torch.device(device)
         self.sensor, self.folder, self.interval = sensor, checkpoints_in, interval
         self.stalled, self.stall_seconds = stalled, stalled()
@@ -98,7 +98,7 @@ class Meter:
         parts = split_by_part(spans, waits)
         step_seconds = spans[-1].end - spans[0].start
         if not any(name in parts for name in COMPUTED):
-            raise InputError("no part of the step was told: give train(begin=parts.begin)")
+            raise InputError("no part of the step was timed: give train(begin=parts.begin)")
         compute = sum(parts.get(name, 0.0) for name in COMPUTED)
         self.busy, self.elapsed = self.busy + compute, self.elapsed + step_seconds
         stall, self.stall_seconds = self.stall_seconds, self.stalled()

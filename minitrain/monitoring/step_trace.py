@@ -1,4 +1,4 @@
-"""A step as Perfetto and chrome://tracing open it: what each rank did, and what was on the wire.
+"""A step for Perfetto and chrome://tracing: each rank's work, and what was on the wire.
 
     trace-step-20.json     rank 0  compute        ▌data▌ forward ▌  backward  ▌avg▌opt▌
                                    communication            ▌all_reduce▌all_reduce▌
@@ -10,7 +10,9 @@ complete event ("X") has a begin and a duration in µs; a process is a rank, a t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,20 @@ import torch
 from minitrain.errors import InputError
 from minitrain.measure.clock import to_time_of_day
 from minitrain.measure.parts import Span
-from minitrain.measure.traffic import Op, Trace
+from minitrain.measure.traffic import Op
 from minitrain.monitoring.meter import Meter
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
+from minitrain.ranks.in_place import gather_objects
 from minitrain.training.loop import StepRecord
 
 ROWS = ("compute", "communication", "waits for others")
 
 
-def trace_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("trace-step-*.json"), key=lambda path: int(path.stem.split("-")[-1]))
+def trace_files(folder: str | os.PathLike) -> list[Path]:
+    return sorted(
+        Path(folder).glob("trace-step-*.json"), key=lambda path: int(path.stem.split("-")[-1])
+    )
 
 
 def events(
@@ -37,14 +42,15 @@ def events(
 ) -> list[dict[str, Any]]:
     """The events of one rank; `shift` seconds align its clock with the other ranks'."""
     name = f"rank {rank}" + (" (emulated)" if emulated else "")
+    of_rank = {"ph": "M", "pid": rank}
     found: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}},
-        {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}},
+        {**of_rank, "name": "process_name", "args": {"name": name}},
+        {**of_rank, "name": "process_sort_index", "args": {"sort_index": rank}},
+        *(
+            {**of_rank, "name": "thread_name", "tid": row, "args": {"name": words}}
+            for row, words in enumerate(ROWS)
+        ),
     ]
-    for row, words in enumerate(ROWS):
-        found.append(
-            {"ph": "M", "name": "thread_name", "pid": rank, "tid": row, "args": {"name": words}}
-        )
 
     def add(row: int, name: str, start: float, end: float, **details: Any) -> None:
         begin, length = max(0.0, 1e6 * (start + shift)), 1e6 * (end - start)
@@ -63,34 +69,16 @@ def events(
     return found
 
 
-def chrome_trace(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A file's content: json.dumps of it."""
-    return {"traceEvents": list(found), "displayTimeUnit": "ms"}
-
-
-def of_launch(traces: Sequence[Trace]) -> dict[str, Any]:
-    """The trace of a whole launch: `of_launch(launch(fn, ranks=4).traces)`. Marks are parts: each
-    lasts until the next."""
-    found = []
-    for trace in traces:
-        ends = [at for _, at in trace.marks[1:]]
-        last = max([op.end for op in trace.ops] + [at for _, at in trace.marks], default=0.0)
-        spans = [
-            Span(label if isinstance(label, str) else " ".join(map(str, label)), start, end)
-            for (label, start), end in zip(trace.marks, [*ends, last])
-        ]
-        found += events(trace.rank, spans, trace.ops, trace.emulated)
-    return chrome_trace(found)
-
-
 class StepTracer:
     """A callback for `train`, on every rank, after the `Reporter` that asks `meter`: the step `at`
     goes to `folder`/trace-step-N.json."""
 
-    def __init__(self, folder: Path, at: int, meter: Meter, group: Group | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike, at: int, meter: Meter, group: Group | None = None
+    ) -> None:
         if at < 1:
-            raise InputError(f"step {at} is none: give 1 or more")
-        self.folder, self.at, self.meter, self.group = folder, at, meter, group
+            raise InputError(f"there is no step {at} to trace: give 1 or more")
+        self.folder, self.at, self.meter, self.group = Path(folder), at, meter, group
 
     def __call__(self, record: StepRecord) -> None:
         if record.step != self.at:
@@ -99,12 +87,11 @@ class StepTracer:
         emulated = group is not None and group.clock.emulated
         shift = clock_shift(group, meter.parts.now, meter.spans[0].start)
         rank = group.rank if group else 0
-        own = json.dumps(events(rank, meter.spans, meter.ops, emulated, shift)).encode()
-        everyone = gather_bytes(group, own) if group else [own]
+        own = events(rank, meter.spans, meter.ops, emulated, shift)
+        everyone = gather_objects(group, own) if group else [own]
         if rank == 0:
-            found = [event for part in everyone for event in json.loads(part)]
-            text = json.dumps(chrome_trace(found))
-            write_atomically(self.folder / f"trace-step-{self.at}.json", text)
+            text = {"traceEvents": list(chain(*everyone)), "displayTimeUnit": "ms"}
+            write_atomically(self.folder / f"trace-step-{self.at}.json", json.dumps(text))
 
 
 def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> float:
@@ -115,16 +102,3 @@ def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> 
     to_epoch = 0.0 if group.clock.emulated else to_time_of_day(now)
     first = torch.tensor([start + to_epoch], dtype=torch.float64, device=group.device)
     return to_epoch - group.all_reduce(first, op="min").item()
-
-
-def gather_bytes(group: Group, mine: bytes) -> list[bytes]:
-    """Each rank's bytes, on every rank."""
-    sizes = torch.empty(group.size, dtype=torch.int64, device=group.device)
-    group.all_gather(sizes, torch.tensor([len(mine)], device=group.device))
-    longest = int(sizes.max())
-    padded = torch.zeros(longest, dtype=torch.uint8, device=group.device)
-    padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-    everyone = torch.empty(group.size * longest, dtype=torch.uint8, device=group.device)
-    group.all_gather(everyone, padded)
-    rows = everyone.view(group.size, longest).cpu()
-    return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes.tolist())]

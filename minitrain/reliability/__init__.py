@@ -1,12 +1,32 @@
-"""Runs that survive: what is kept, what is noticed, and how a run goes on.
+"""Runs that survive: checkpoints, faults that are noticed, and how a run goes on.
 
-checkpoint/   kept: whole or not at all, on disk, in memory, far away
-events        one log of what happened, when, on which rank
-spikes        a loss or gradient out of line: skip the step, roll back
-own_norms     whose gradient that was         stragglers   ranks that compute slowly
-hangs         ranks that no longer come       last_words   ranks that end, and who said nothing
-corruption    ranks that compute wrongly      stopping  signals and notices: save, then end
+    from minitrain.reliability import load_checkpoint, save_checkpoint
+    save_checkpoint("runs/a", TrainState(model, optimizer, loader, step))
+
+checkpoint/   whole or not at all: on disk, in memory, far away
+events        one log of what happened, when, on which rank; ranks that ended without a word
+spikes        a loss or gradient out of line: skip the step, roll back; whose gradient it was
+stragglers    ranks that compute slowly       hangs     ranks that no longer come
+corruption    ranks that compute wrongly      notice    signals and clouds' notices: save, then end
 restart       the same ranks again            elastic   fewer ranks, the same batches
 disk          a folder, and an emulated one whose power can be cut
 plain         each of these in a few lines, as lab e12 writes them
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "save_checkpoint": "checkpoint.save",
+    "load_checkpoint": "checkpoint.load",
+    "BackgroundSaver": "checkpoint.background",
+    "SpikeGuard": "spikes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

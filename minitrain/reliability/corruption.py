@@ -1,12 +1,12 @@
-"""Ranks that compute wrongly and say nothing: found by what should be equal, to the last bit.
+"""Silent data corruption: found by comparing values that must be equal to the last bit.
 
     replicas   a fingerprint of the weights on each rank: 7f3a  7f3a  91c0  7f3a   -> rank 2
     a step     twice on one rank, from the same numbers: other bits                -> this rank
 
 Llama 3 met 6 silent data corruptions in 54 days (arXiv 2407.21783, table 5). A wrong gradient is
-averaged into all replicas alike, and only the step made twice shows it; wrong weights differ until
-they have been averaged. Then everybody's are wrong: go back to a checkpoint from before. Cost: one
-pass over the weights and 8 bytes a rank; a step, made twice, is one step. Lab: e12.
+averaged into all replicas alike, and only repeating the step shows it; wrong weights differ until
+they have been averaged. Then all ranks' weights are wrong: go back to an older checkpoint. Cost:
+one pass over the weights and 8 bytes a rank; repeating a step costs a step. Lab: e12.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torc
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """(): int64, another one after any single bit is flipped; of the bits, so that nan counts.
+    """(): int64, which changes when any single bit is flipped; of the bits, so that nan counts.
 
-    Each word times an odd number of its own place, added up modulo 2^64: a difference of 2^k times
-    an odd number is never 0. In which order it is added up makes no difference.
+    Each word times an odd number of its own place, summed modulo 2^64: a difference of 2^k times an
+    odd number is never 0, and the order of the sum does not matter.
     """
     total = torch.zeros((), dtype=torch.int64)
     for number, tensor in enumerate(tensors):
@@ -42,7 +42,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def odd_ranks(group: Group, mine: Tensor) -> list[int]:
-    """The ranks whose fingerprint is not that of most; all, where no value has a majority."""
+    """The ranks whose fingerprint differs from the majority's; all, where there is no majority."""
     everyone = torch.empty(group.size, dtype=torch.int64, device=group.device)
     found = group.all_gather(everyone, mine.reshape(1).to(group.device)).tolist()
     value, count = Counter(found).most_common(1)[0]

@@ -1,16 +1,20 @@
-"""A machine that is taken away says so: AWS two minutes before, Google and Azure half a minute.
+"""Requests to stop a run: a signal, or the notice that a cloud takes the machine away.
 
-    notice ─▶ stop file ─▶ each rank looks after its step, all agree ─▶ save, end
+    SIGINT, SIGTERM, notice ─▶ stop file ─▶ each rank looks after its step, all agree ─▶ save, end
 
-Worth it only where a save fits into the time that is left: else what is lost is half an interval
-either way. Clouds put the notice at an address that only the machine itself can read; Slurm and
-Kubernetes send SIGTERM instead (stopping.py); where no signal comes to a rank, as under Ray, a file
-that all nodes see says it (file:///shared/stop). Lab: e12.
+A file, because ranks are other processes than the one that a person started. AWS gives its notice
+two minutes before, Google and Azure half a minute; a save is worth it only where it fits into that.
+The notice stands at an address that only the machine itself can read; Slurm and Kubernetes send
+SIGTERM instead; where no signal comes to a rank, as under Ray, a file that all nodes see says it
+(file:///shared/stop). Imports no torch. Lab: e12.
 """
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,11 +26,39 @@ from urllib.parse import urljoin, urlsplit
 from minitrain.errors import InputError
 from minitrain.reliability.events import EventLog
 
+PATIENCE_SECONDS = 1.0  # torchrun passes one Ctrl-C on twice
 AWS = "http://169.254.169.254/latest/meta-data/spot/instance-action"  # 404 until there is one
 AWS_TOKEN = "/latest/api/token"
 GOOGLE = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"  # TRUE or FALSE
 CLOUDS = {"aws": AWS, "google": GOOGLE}
 LOOK_SECONDS = 5.0
+
+
+@contextmanager
+def stop_on_signals(path: Path) -> Iterator[None]:
+    """Within the block, a signal creates `path`; a second one does not wait for the step's end.
+
+    Does nothing in a thread, such as a worker of Ray Train: signals reach the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[float] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked and time.monotonic() - asked[0] > PATIENCE_SECONDS:
+            raise KeyboardInterrupt
+        if not asked:
+            asked.append(time.monotonic())
+            path.touch()
+            print("\nstopping after this step, to save; again: stop at once", file=sys.stderr)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def address_of(notice: str) -> str:
@@ -52,7 +84,7 @@ def noticed_at(url: str, timeout: float = 2.0) -> bool:
 
 
 def _answer(url: str, timeout: float) -> bytes:
-    """AWS's newer machines answer 401 to who has not fetched a token first (IMDSv2)."""
+    """AWS's newer machines answer 401 unless a token was fetched first (IMDSv2)."""
     try:
         return _read(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout)
     except urllib.error.HTTPError as error:
@@ -83,7 +115,7 @@ def stop_on_notice(
     log: EventLog | None = None,
     every: float = LOOK_SECONDS,
 ) -> Iterator[None]:
-    """Within the block, `stop` comes to exist once `is_noticed()`, which a thread asks."""
+    """Within the block, a thread creates `stop` once `is_noticed()`."""
     over = threading.Event()
 
     def look() -> None:

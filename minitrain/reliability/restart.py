@@ -1,10 +1,10 @@
-"""The same function again on fresh ranks when one has died, until it ends: torchrun in a notebook.
+"""Restarts a function on fresh ranks when one has died, until it ends: torchrun in a notebook.
 
     launch 0 | 4 ranks ✗ rank 2 killed | launch 1 | 4 ranks, from the newest checkpoint … |
 
 The function itself finds its checkpoint, as it must under `torchrun --max-restarts 3` (there set
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: else a new rank may read a dead one's address, and a restart
-is spent on it; torch 2.13). What a person did wrong is not tried again. Lab: e12.
+is spent on it; torch 2.13). A user's mistake (InputError) is not tried again. Lab: e12.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Ranks that compute slowly: by their time *before* a collective, for there all ranks wait alike.
+"""Slow ranks, by the time they compute *before* a collective, in which all of them wait.
 
     rank 0   ██ compute ██|···· waits ····|        step times are equal: 3 and 3
     rank 1   ███████ compute ███████|        |     compute times are not: 1 and 3
 
-Slow is over the ranks' median by `factor`, and by 5 deviations of the others (from the median of
-absolute deviations, which one slow rank does not move), in the median of several steps: a pause
-of Python's garbage collector is one slow step, of a rank here and a rank there (MegaScale, arXiv
-2402.15627, section 6.3). Cost: 8 bytes a rank, once in `every` steps. Lab: e12.
+A rank is slow if it takes `factor` times the ranks' median, and 5 deviations more than that (by the
+median absolute deviation, which one slow rank does not move), in the median of several steps: a
+pause of Python's garbage collector slows one step, now of this rank and now of that (MegaScale,
+arXiv 2402.15627, section 6.3). Cost: 8 bytes a rank, once in `every` steps. Lab: e12.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TO_DEVIATION = 1.4826  # of normal values, over their median absolute deviation
 
 
 def slow_ranks_naive(step_seconds: Sequence[float], factor: float = 1.1) -> list[int]:
-    """By whole steps: all ranks wait for the slowest, so that nobody is ever slower than others."""
+    """By whole steps: all ranks wait for the slowest, so none is ever slower than the others."""
     median = statistics.median(step_seconds)
     return [rank for rank, seconds in enumerate(step_seconds) if seconds > factor * median]
 
@@ -42,8 +42,8 @@ def slow_ranks(compute_seconds: Sequence[float], factor: float = 1.1) -> list[in
 class StragglerWatch:
     """A callback for `train`, on every rank: `log` gets an event "slow" for each rank that is.
 
-    `slow` are those of the last look. Two ranks have no median that tells who is slow: the faster
-    one is then the measure.
+    `slow`: those found last. The median of two ranks shows nothing: there the faster one is the
+    measure.
     """
 
     def __init__(

@@ -26,12 +26,49 @@ from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.optimizers.learning_rate import warmup_cosine
 from minitrain.precision.loss_scaling import LossScaler
-from minitrain.training.config import TrainConfig
 from minitrain.training.loss import IGNORED, token_weighted_loss
 from minitrain.training.state import TrainState
 
 Accept = Callable[[float, float], bool]  # loss, gradient norm -> whether the step is made
 SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Training settings. Give `steps`, or `seconds`; rates are fractions where they say so."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    lr: float = 4e-3
+    final_lr: float = 0.0  # fraction of lr
+    warmup: float = 0.05  # fraction of the run
+    accumulate: int = 1  # microbatches a step
+    clip: float = 1.0
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    autocast: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.seconds is None):
+            raise InputError(
+                f"give steps or seconds, one of them, not {self.steps} and {self.seconds}"
+            )
+        for name in ("steps", "seconds", "lr", "accumulate", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"{name} is {value}: it must be more than 0")
+        if not 0 <= self.warmup < 1 or not 0 <= self.final_lr <= 1:
+            raise InputError(f"warmup={self.warmup}, final_lr={self.final_lr}: fractions, 0 to 1")
+
+    def total_steps(self, step: int, elapsed: float) -> float:
+        """The number of steps of the run: as given, or as `seconds` allow at the speed so far.
+
+        With a time limit, step / total is then elapsed / seconds: the cosine ends when time is out.
+        The first step finds the speed; its rate is 0, since its total is infinite.
+        """
+        if self.steps is not None:
+            return self.steps
+        return step * self.seconds / elapsed if step else math.inf
 
 
 @dataclass(frozen=True)
@@ -46,10 +83,10 @@ class Peers:
 
 
 ALONE = Peers()
-Begin = Callable[[str], object]  # told the name of each part of a step as it begins
+Begin = Callable[[str], object]  # called with the name of each part of a step as it begins
 
 
-def _untold(part: str) -> None:
+def _no_clock(part: str) -> None:
     pass
 
 
@@ -59,7 +96,7 @@ class StepResult:
     grad_norm: float  # before clipping
     tokens: int  # targets that counted, on all ranks
     skipped: bool = False  # the weights stayed where they were: the gradients overflowed,
-    refused: bool = False  # or whoever was asked did not accept the step
+    refused: bool = False  # or `accept` refused the step
 
 
 class Diverged(InputError):
@@ -79,14 +116,14 @@ def train_step(
     peers: Peers = ALONE,
     scaler: LossScaler | None = None,
     accept: Accept | None = None,
-    begin: Begin = _untold,
+    begin: Begin = _no_clock,
 ) -> StepResult:
     """One optimizer step over `microbatches`, the same as over one batch that holds them all.
 
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
     the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made, and
-    none that `accept(loss, grad_norm)` refuses, which all ranks ask with the same numbers. `begin`
-    is told the parts: "forward", "backward" of each microbatch, "average", "optimizer".
+    none that `accept(loss, grad_norm)` refuses, which all ranks call with the same numbers. `begin`
+    is called with each part: "forward", "backward" of each microbatch, "average", "optimizer".
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = parameters[0].device
@@ -208,15 +245,15 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     now: Callable[[], float] = time.perf_counter,
     accept: Accept | None = None,
-    begin: Begin = _untold,
+    begin: Begin = _no_clock,
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
     `peers`: the other ranks, and how gradients are averaged over them. `state`: where a resumed run
     goes on (its model is the one inside a wrapper such as DDP). `step`: another step than
     `train_step`, from this rank's microbatches; `peers` then only agree on time and on stopping.
-    `accept`: asked before each step of `train_step`, such as reliability's SpikeGuard. `begin`:
-    told what the time goes to, such as `measure.parts.Parts().begin`.
+    `accept`: called before each step of `train_step`, such as reliability's SpikeGuard. `begin`:
+    called with each part of a step as it begins, such as `measure.parts.Parts().begin`.
     Diverged, an InputError, where the loss is not finite.
     """
     if step is not None and accept is not None:

@@ -36,19 +36,16 @@ def describe_loss(loss: float, floor: float | None) -> str:
     return f"{loss:.3f}" + (f", {above_floor(loss, floor):.1%} above the floor" if floor else "")
 
 
-def nothing_more(record: StepRecord) -> Sample:
-    return {}
-
-
 class Reporter:
-    """A callback for `train`: evaluates `evaluations` times a run, tells `sinks`, moves the bar.
+    """A callback for `train`: evaluates `evaluations` times a run, feeds `sinks`, moves the bar.
 
     `evaluate` gives the held-out loss. On N ranks every rank calls it, at the same steps; only the
-    one that `speaks` writes to the terminal. Where that is none, a line at each evaluation replaces
-    the bar. `done_part` of a resumed run was done before, so that it evaluates where an
-    uninterrupted one does. `measure`: what else is known after a step, such as a `Meter`.
+    rank that `speaks` writes to the terminal: a bar, or where its output is no terminal, a line at
+    each evaluation. `done_part`: the part of a resumed run that is done, so that it evaluates where
+    an uninterrupted run does. `measure`: further values of a step, such as a `Meter`'s.
 
-    As a context it tells the sinks how the run ended, at the latest when an exception leaves it.
+    As a context it reports to the sinks how the run ended, at the latest when an exception leaves
+    it.
     """
 
     def __init__(
@@ -61,7 +58,7 @@ class Reporter:
         speaks: bool = True,
         done_part: float = 0.0,
         memory: Callable[[], str] | None = None,  # in use, in words
-        measure: Callable[[StepRecord], Sample] = nothing_more,
+        measure: Callable[[StepRecord], Sample] = lambda record: {},
     ):
         self.sinks, self.evaluate, self.floor = sinks, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
@@ -94,7 +91,7 @@ class Reporter:
         return self.held_out
 
     def close(self, ended: str = FINISHED) -> None:
-        """Tells the sinks how the run ended, once, and those that have an end of their own."""
+        """Reports to the sinks how the run ended, once, and closes those that can be closed."""
         self.bar.close()
         if self.has_ended:
             return

@@ -17,7 +17,7 @@ import pytest
 from minitrain.apps.serve.command import listen
 from minitrain.apps.watch.server import page_server
 from minitrain.lab.notebook.health import find_chromium
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
+from minitrain.monitoring.json_lines import JsonLines, metrics_file
 
 from ..minitrain.monitoring.runs import sample
 from .conftest import FLAGS

@@ -32,16 +32,15 @@ from minitrain.generators import seed_generators
 from minitrain.measure.parts import Parts
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.hub.text import TextFiles, check_known
-from minitrain.monitoring.hardware.sensor import find_sensor
+from minitrain.monitoring.hardware import find_sensor
+from minitrain.monitoring.json_lines import JsonLines, metrics_file
 from minitrain.monitoring.meter import Meter
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
 from minitrain.paths import write_atomically
 from minitrain.reliability.checkpoint.contents import whole_layout
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import evaluate, train
+from minitrain.training.loop import TrainConfig, evaluate, train
 from minitrain.training.report import STOPPED, Reporter
 from minitrain.training.state import TrainState
 from minitrain.words import memory_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minitrain.apps.plan.show import say, show_json, show_table
-from minitrain.monitoring.hardware.swing import BAND, JobPower, job_power
+from minitrain.monitoring.power_swing import BAND, JobPower, job_power
 
 CURES = {
     "as it is": {},

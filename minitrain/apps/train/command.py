@@ -24,7 +24,7 @@ from minitrain.apps.train.options import (
 )
 from minitrain.apps.train.resuming import goes_on, resumed_options
 from minitrain.errors import InputError
-from minitrain.reliability.stopping import stop_on_signals
+from minitrain.reliability.notice import stop_on_signals
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
 PORT = whole(0, 65535)

@@ -34,10 +34,9 @@ from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, forget_after
-from minitrain.reliability.events import EventLog
-from minitrain.reliability.last_words import last_words, silent_ranks
+from minitrain.reliability.events import EventLog, last_words, silent_ranks
+from minitrain.reliability.notice import stop_on_signals
 from minitrain.reliability.spikes import SpikeGuard
-from minitrain.reliability.stopping import stop_on_signals
 from minitrain.reliability.stragglers import StragglerWatch
 from minitrain.training.loop import StepRecord, TrainResult, train
 from minitrain.training.report import STOPPED, Reporter, describe_loss

@@ -36,7 +36,7 @@ from minitrain.reliability.checkpoint.contents import CheckpointRanks, whole_lay
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint, verify
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.events import EventLog
-from minitrain.training.config import TrainConfig
+from minitrain.training.loop import TrainConfig
 from minitrain.training.state import TrainState
 
 CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save

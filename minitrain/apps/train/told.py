@@ -8,13 +8,11 @@ from typing import TypeVar
 
 from minitrain.apps.train.setup import Run
 from minitrain.measure.parts import Parts
-from minitrain.monitoring.hardware.sensor import find_sensor
+from minitrain.monitoring.hardware import find_sensor
+from minitrain.monitoring.json_lines import JsonLines, metrics_file, metrics_files
+from minitrain.monitoring.loggers import TensorBoard, Thinned, Wandb
 from minitrain.monitoring.meter import Meter
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file, metrics_files
-from minitrain.monitoring.sinks.prometheus import Prometheus
-from minitrain.monitoring.sinks.tensorboard import TensorBoard
-from minitrain.monitoring.sinks.thinned import Thinned
-from minitrain.monitoring.sinks.wandb import Wandb
+from minitrain.monitoring.prometheus import Prometheus
 from minitrain.monitoring.step_trace import StepTracer
 from minitrain.training.report import Sink
 

@@ -18,9 +18,8 @@ from minitrain.parallel.ddp import DDP
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.hybrid.state import put_together, take_apart
 from minitrain.ranks.group import Group
-from minitrain.reliability.own_norms import OwnNorms
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import ALONE, Peers, StepResult, evaluate
+from minitrain.reliability.spikes import OwnNorms
+from minitrain.training.loop import ALONE, Peers, StepResult, TrainConfig, evaluate
 from minitrain.training.state import TrainState
 
 

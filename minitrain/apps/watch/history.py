@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minitrain.apps.watch.curve import Curve
 from minitrain.apps.watch.tail import Tail
-from minitrain.monitoring.alerts.evaluate import Alerts
+from minitrain.monitoring.alerts import Alerts
 from minitrain.training.report import Sample
 
 EVERY = 5.0  # seconds between two looks at the rules

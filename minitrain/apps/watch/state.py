@@ -8,7 +8,7 @@ from typing import Any
 
 from minitrain.apps.watch.history import History
 from minitrain.apps.watch.panels import panels
-from minitrain.monitoring.alerts.evaluate import Alert
+from minitrain.monitoring.alerts import Alert
 from minitrain.training.report import describe_loss
 from minitrain.words import plural
 

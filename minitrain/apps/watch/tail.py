@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minitrain.errors import InputError
-from minitrain.monitoring.sinks.json_lines import METRICS_FILE, metrics_files, parsed
+from minitrain.monitoring.json_lines import METRICS_FILE, metrics_files, parsed
 from minitrain.training.report import Sample
 
 RUN_FILES = ("run.json", "finetune.json")  # of a run that has made no step yet

@@ -27,8 +27,7 @@ from minitrain.measure.clock import threads
 from minitrain.measure.parameters import parameter_count
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import evaluate, train
+from minitrain.training.loop import TrainConfig, evaluate, train
 
 VOCABULARY = 512
 BYTES_PER_TOKEN = 5.0  # of the corpus with 512 tokens, rounded up

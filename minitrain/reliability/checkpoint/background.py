@@ -14,11 +14,12 @@ Cost: a second 12 bytes a parameter of CPU memory. Paper: DataStates-LLM (Maurya
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,13 @@ from minitrain.reliability.checkpoint.contents import (
     contents,
     whole_layout,
 )
-from minitrain.reliability.checkpoint.files import Box
-from minitrain.reliability.checkpoint.folder import MANIFEST, NotSaved, vote_against
-from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
+from minitrain.reliability.checkpoint.folder import (
+    MANIFEST,
+    NEWEST_TWO,
+    Keep,
+    NotSaved,
+    vote_against,
+)
 from minitrain.reliability.checkpoint.save import finish, prepare
 from minitrain.training.state import TrainState
 
@@ -45,16 +50,16 @@ from minitrain.training.state import TrainState
 class BackgroundSaver:
     """`save` in place of `save_checkpoint`, and `wait` at the end of the run.
 
-    `optimizer` is the one that moves the weights: its step and its load_state_dict wait for the
-    copy, and so do load_checkpoint and SpikeGuard, which begin with that. Whoever writes to weights
-    in another way calls `wait_copied` first. `stall_seconds` is how long
-    the training has waited for all of it, the copies and the saves before among them. `after` is
-    called on rank 0, beside the training, with each checkpoint that is complete: to upload it.
+    `optimizer` moves the weights: its step and its load_state_dict wait for the copy, and so do
+    load_checkpoint and SpikeGuard, which begin with that. Call `wait_copied` before you write to
+    weights in another way. `stall_seconds`: the time that training has waited for copies and
+    saves. `after` is called on rank 0, beside the training, with each complete checkpoint: to
+    upload it.
     """
 
     def __init__(
         self,
-        run: Path,
+        run: str | os.PathLike,
         optimizer: Any,
         ranks: CheckpointRanks = ALONE,
         keep: Keep = NEWEST_TWO,
@@ -66,7 +71,7 @@ class BackgroundSaver:
                 f"{type(optimizer).__name__} has no register_step_pre_hook, by which its step "
                 "would wait for the copy: give a torch optimizer, or use save_checkpoint"
             )
-        self.run, self.ranks, self.keep, self.after = run, ranks, keep, after
+        self.run, self.ranks, self.keep, self.after = Path(run), ranks, keep, after
         self.layout = layout or whole_layout()
         self.room: dict[str, Tensor] = {}  # the copies' memory, used again and again
         self.stall_seconds = 0.0
@@ -75,7 +80,7 @@ class BackgroundSaver:
         self._writer: threading.Thread | None = None
         self._failed: NotSaved | None = None
         self._behind: InputError | None = None
-        self._followed: float | None = None  # when the last one that `after` had was made
+        self._followed: int | None = None  # when the last one given to `after` was made
         optimizer.register_step_pre_hook(lambda *_: self.wait_copied())
         if hasattr(optimizer, "register_load_state_dict_pre_hook"):
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.wait_copied())
@@ -83,36 +88,36 @@ class BackgroundSaver:
     def save(self, state: TrainState, files: Mapping[str, bytes] | None = None) -> None:
         """All ranks call it. Raises NotSaved for the save *before*, where that one failed: then
         nothing of this one has begun, and it may be called again."""
-        began = time.perf_counter()
-        try:
+        with self._stall(), ExitStack() as stack:
             self._join()
-            with ExitStack() as stack:
-                error = prepare(self.run, state, self.ranks, stack)
-                what = contents(state, self.layout, self.ranks, files or {})
-                event = self._record(what)
-                what = self._with_copies(what, lambda name: name not in what.still)
-                self._copied.clear()
-                arguments = (what, error, event, stack.pop_all())
-                self._writer = threading.Thread(target=self._write, args=arguments)
-                self._writer.start()
-        finally:
-            self.stall_seconds += time.perf_counter() - began
+            error = prepare(self.run, state, self.ranks, stack)
+            what = contents(state, self.layout, self.ranks, files or {})
+            event = _record(what)
+            what = self._with_copies(what, still=False)
+            self._copied.clear()
+            arguments = (what, error, event, stack.pop_all())
+            self._writer = threading.Thread(target=self._write, args=arguments)
+            self._writer.start()
 
     def wait_copied(self) -> None:
         """Until weights and optimizer may change; where the copy failed, too."""
         if not self._copied.is_set():
-            began = time.perf_counter()
-            self._copied.wait()
-            self.stall_seconds += time.perf_counter() - began
+            with self._stall():
+                self._copied.wait()
 
     def wait(self) -> None:
         """Until the last save is complete: at the end of a run. NotSaved where it is not, and on
         rank 0 InputError where `after` failed for the last one."""
+        with self._stall():
+            self._join()
+        if self._behind is not None:
+            raise self._behind
+
+    @contextmanager
+    def _stall(self) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            self._join()
-            if self._behind is not None:
-                raise self._behind
+            yield
         finally:
             self.stall_seconds += time.perf_counter() - began
 
@@ -135,7 +140,7 @@ class BackgroundSaver:
         try:
             try:
                 with _beside(event):
-                    what = self._with_copies(what, lambda name: name in what.still)
+                    what = self._with_copies(what, still=True)
             finally:
                 self._copied.set()
             with turn:
@@ -163,23 +168,15 @@ class BackgroundSaver:
         else:
             self._behind, self._followed = None, made
 
-    def _record(self, what: Contents) -> torch.cuda.Event | None:
-        """A GPU may still be at work on the weights when `save` is called."""
-        tensors = [tensor for boxes in what.tensors.values() for _, tensor, _ in boxes]
-        on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
-        return torch.cuda.current_stream(on_gpu[0].device).record_event() if on_gpu else None
-
-    def _with_copies(self, what: Contents, wanted: Any) -> Contents:
-        """The tensors that are `wanted` replaced by copies in CPU memory."""
-
-        def copied(stem: str, index: int, box: Box) -> Box:
-            name, tensor, offsets = box
-            if not wanted(name):
-                return box
-            return name, self._copy(f"{stem} {index} {name}", tensor), offsets
-
+    def _with_copies(self, what: Contents, still: bool) -> Contents:
+        """Copies in CPU memory in place of the tensors that are still, or of those that are not."""
         tensors = {
-            stem: [copied(stem, index, box) for index, box in enumerate(boxes)]
+            stem: [
+                (name, self._copy(f"{stem} {index} {name}", tensor), offsets)
+                if (name in what.still) == still
+                else (name, tensor, offsets)
+                for index, (name, tensor, offsets) in enumerate(boxes)
+            ]
             for stem, boxes in what.tensors.items()
         }
         return replace(what, tensors=tensors)
@@ -190,6 +187,13 @@ class BackgroundSaver:
             room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             self.room[key] = room
         return room.copy_(tensor)
+
+
+def _record(what: Contents) -> torch.cuda.Event | None:
+    """A GPU may still be at work on the weights when `save` is called."""
+    tensors = [tensor for boxes in what.tensors.values() for _, tensor, _ in boxes]
+    on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
+    return torch.cuda.current_stream(on_gpu[0].device).record_event() if on_gpu else None
 
 
 def _beside(event: torch.cuda.Event | None) -> AbstractContextManager:

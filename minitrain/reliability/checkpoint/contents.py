@@ -1,4 +1,4 @@
-"""All that a run consists of, by name: weights, optimizer, counts, generators, place in the data.
+"""Contents of a checkpoint, by name: weights, optimizer, counts, generators, place in the data.
 
     model.safetensors        weights and buffers (FP8's histories are among these)
     optimizer.safetensors    state.NAME.exp_avg …: by parameter, so that other ranks can read it
@@ -63,7 +63,7 @@ class Contents:
     """
 
     step: int
-    run: str  # whose it is
+    run: str  # the run that it belongs to
     tensors: dict[str, list[Box]]
     files: dict[str, bytes]
     still: frozenset[str]
@@ -91,7 +91,7 @@ def whole_layout(named: Named = own_names) -> Layout:
         writes = ranks.rank == 0
         weights = {**named(state.model), **_only_moved(state)}
         places = [(whole_place(n, t.shape, writes), t) for n, t in weights.items()]
-        return Placed(places, whole_parameters(state, writes))
+        return Placed(places, [whole_place(n, p.shape, writes) for n, p in _moved(state)])
 
     return layout
 
@@ -103,7 +103,7 @@ def check_whole(model: nn.Module) -> None:
     if any(isinstance(p, DTensor) for p in parameters):
         raise InputError(
             "the model's parameters are DTensors, of which a rank has a part: save it with "
-            "torch.distributed.checkpoint; load_torch_checkpoint reads that"
+            "torch.distributed.checkpoint, whose load fills a whole model as well"
         )
     if any(id(p) not in whole or hasattr(p, "mesh_layout") for p in parameters):
         raise InputError(
@@ -112,13 +112,9 @@ def check_whole(model: nn.Module) -> None:
         )
 
 
-def whole_parameters(state: TrainState, writes: bool = True) -> list[Place]:
+def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     """The optimizer's parameters by the model's own names; by their number, where it moves others
     than the model's (a float32 copy of each)."""
-    return [whole_place(name, p.shape, writes) for name, p in _moved(state)]
-
-
-def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     names = {id(parameter): name for name, parameter in state.model.named_parameters()}
     moved = (p for group in state.optimizer.param_groups for p in group["params"])
     return [(names.get(id(p), str(index)), p) for index, p in enumerate(moved)]
@@ -172,13 +168,15 @@ def check_files(extra: Mapping[str, bytes]) -> None:
 
 def extra_states(extra: dict[str, Any]) -> dict[str, Any]:
     """The state_dict of each extra object; a dict is its own."""
+    states = {}
     for name, value in extra.items():
         if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
             raise InputError(
                 f"extra[{name!r}] is a {type(value).__name__}, which has no load_state_dict: give "
                 "a dict, such as {'value': …}"
             )
-    return {n: v if isinstance(v, dict) else v.state_dict() for n, v in extra.items()}
+        states[name] = value if isinstance(value, dict) else value.state_dict()
+    return states
 
 
 def fill_extra(extra: dict[str, Any], states: dict[str, Any]) -> None:
@@ -242,7 +240,7 @@ def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
 
 
 def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
-    """Settings, and to whom they apply."""
+    """Settings, and the names of their parameters."""
     plain = (
         {k: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for k, v in group.items()}
         for group in groups
@@ -261,7 +259,7 @@ def _json(content: Any, name: str) -> bytes:
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
-    """The state that each rank has for itself alone."""
+    """The state of this rank alone: its generators, and its loader's place."""
     if not hasattr(loader, "state_dict"):
         raise InputError(
             f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "

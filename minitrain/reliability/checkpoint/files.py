@@ -1,4 +1,4 @@
-"""Files that are on the disk when the call returns, and their CRC-32s, found on the way.
+"""Durable writes: files that are on the disk when the call returns, with their CRC-32s.
 
     write   | block 0 | block 1 | block 2 | fsync       one thread writes and one adds up, so that
     CRC-32    | block 0 | block 1 | block 2 |           a checksum costs no second pass
@@ -6,9 +6,9 @@
 A CRC-32 misses one damage in four billion, at twice the speed of SHA-256 (2.4 and 1.2 GB/s seen on
 one core), which is a disk's: it guards against accidents, not against an enemy.
 
-A file of tensors is a safetensors file: 8 bytes of length, a JSON header, the bytes. A tensor of
-which the file has a box tells where it belongs, in the words of torch.distributed.checkpoint.
-Reading one runs no code. Cost: no copy of a tensor in CPU memory that is contiguous. Lab: e12.
+A file of tensors is a safetensors file: 8 bytes of length, a JSON header, the bytes. The header has
+the offsets of each box in its whole tensor, under torch.distributed.checkpoint's keys. Reading one
+runs no code. Cost: no copy of a tensor in CPU memory that is contiguous. Lab: e12.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run's checkpoints on the disk: what makes each of them whole, whatever dies when.
+"""A run's checkpoints on the disk, each whole or not there, whichever process is killed when.
 
     runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*:
                                          their checksums in a small file, or the reason why not
@@ -13,8 +13,10 @@ what is newer goes, the oldest first, so that a kill finds the newest one of bef
 
     step 5 10 15    back to 10, saved: 5 10' 15    15 removed: 5 10'
 
-Votes are files, not messages: a writer beside the
-training must not mix its messages with the training's. Lab: e12.
+Votes are files, not messages: a writer beside the training must not mix its messages with the
+training's. Which ones stay: the newest to resume from, and now and then one to go back to. Runs
+have gone back by hundreds of steps after a loss spike (PaLM, arXiv 2204.02311, section 5.1), and a
+silent corruption is found late: the newest two alone are then no help. Lab: e12.
 """
 
 from __future__ import annotations
@@ -26,14 +28,39 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.files import Checksums, checksums, flush_folder, write_file
-from minitrain.reliability.checkpoint.keep import Keep
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The newest `last` stay, and each whose step is a multiple of `every`, if that is given:
+    Keep(last=2, every=100) keeps steps 100 200 … for ever, and the newest two."""
+
+    last: int = 2
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.last < 1 or (self.every is not None and self.every < 1):
+            raise InputError(
+                f"Keep(last={self.last}, every={self.every}): keep at least the newest, last=1 or "
+                "more, and every=1 or more steps"
+            )
+
+    def doomed(self, steps: Iterable[int]) -> list[int]:
+        """The steps to remove."""
+        older = sorted(steps)[: -self.last]
+        return [step for step in older if self.every is None or step % self.every]
+
+
+NEWEST_TWO = Keep()
+
 
 MANIFEST = "manifest.json"
 LOCK = ".saving.lock"
@@ -44,10 +71,8 @@ LOOK_SECONDS = 0.002
 
 
 class NotSaved(InputError):
-    """A checkpoint that could not be written, and why. The run can go on: the older ones are whole.
-
-    Every rank raises it for the same step.
-    """
+    """A checkpoint that could not be written, and why. Every rank raises it for the same step. The
+    run can go on: the older ones are whole."""
 
 
 class Taken(NotSaved):
@@ -62,9 +87,9 @@ def saving_folder(run: Path, step: int) -> Path:
     return run / f".step-{step:08d}.saving"
 
 
-def checkpoints(run: Path) -> list[Path]:
+def checkpoints(run: str | os.PathLike) -> list[Path]:
     """The complete checkpoints of a run, oldest first; a half-written one has another name."""
-    found = (path for path in run.glob("step-*") if STEP.fullmatch(path.name))
+    found = (path for path in Path(run).glob("step-*") if STEP.fullmatch(path.name))
     return sorted((path for path in found if (path / MANIFEST).is_file()), key=step_of)
 
 
@@ -72,9 +97,10 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def newest_checkpoint(path: Path) -> Path:
+def newest_checkpoint(path: str | os.PathLike) -> Path:
     """`path` itself if it is a checkpoint, or a copy or a link of one; else the newest one in the
     run's folder `path`."""
+    path = Path(path)
     if path.is_dir() and (path.name.startswith("step-") or (path / MANIFEST).is_file()):
         return path
     if not path.is_dir():
@@ -102,9 +128,9 @@ def verify(folder: Path) -> dict:
     return manifest
 
 
-def newest_whole(run: Path) -> Path | None:
-    """The newest checkpoint whose files are what its manifest says; None where there is none. By
-    one rank: newer ones, which are damaged, are renamed, so that the run can save these steps."""
+def newest_whole(run: str | os.PathLike) -> Path | None:
+    """The newest checkpoint whose files have the checksums of its manifest, or None. One rank calls
+    it: damaged ones that are newer are renamed, so that the run can save these steps again."""
     for folder in reversed(checkpoints(run)):
         try:
             verify(folder)
@@ -169,7 +195,7 @@ def _manifest(checkpoint: Path) -> dict:
 
 
 def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
-    """This rank's last word on a step: all of these are on the disk."""
+    """This rank's vote for a step: all of these files are on the disk."""
     path = saving_folder(run, step) / f".vote-{rank:03d}"
     new = path.with_suffix(".new")
     write_file(new, json.dumps(files).encode())
@@ -181,34 +207,21 @@ def vote_against(run: Path, step: int, rank: int) -> None:
     (saving_folder(run, step) / f".vote-{rank:03d}.failed").touch()
 
 
-def commit(
-    run: Path,
-    step: int,
-    ranks: int,
-    keep: Keep,
-    patience: float | None = None,
-    owner: str | None = None,
-) -> Path:
+def commit(run: Path, step: int, ranks: int, keep: Keep, owner: str | None = None) -> Path:
     """Waits for all votes, and gives the step its name; later steps of the run are removed. After
     OSError or NotSaved it is gone."""
     saving, final = saving_folder(run, step), final_folder(run, step)
     before = _doomed(final)
     try:
-        votes = _votes(saving, ranks, PATIENCE_SECONDS if patience is None else patience)
-        files = {name: checksum for own in votes for name, checksum in own.items()}
-        manifest = {
-            "step": step,
-            "ranks": ranks,
-            "run": owner,
-            "files": dict(sorted(files.items())),
-        }
+        files = dict(sorted(_votes(saving, ranks).items()))
+        manifest = {"step": step, "ranks": ranks, "run": owner, "files": files}
         write_file(saving / MANIFEST, json.dumps(manifest, indent=1).encode())
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
         with contextlib.suppress(OSError):  # no reason to lose the new one
             _retire(run, step, keep, owner)  # those that a kill after the rename has left add up
-        if _manifest(final).get("files") == manifest["files"]:
+        if _manifest(final).get("files") == files:
             give_up(run, step)  # to the last bit the one that is there
         else:
             _replace(saving, final, before)
@@ -259,12 +272,10 @@ def give_up(run: Path, step: int) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def was_committed(
-    run: Path, step: int, written: Checksums | None, patience: float | None = None
-) -> bool:
+def was_committed(run: Path, step: int, written: Checksums | None) -> bool:
     """Waits until rank 0 has given the step its name, or has given it up: then the step that is
     there, if any, is not of these files."""
-    until = time.monotonic() + (PATIENCE_SECONDS if patience is None else patience)
+    until = time.monotonic() + PATIENCE_SECONDS
     while saving_folder(run, step).is_dir() and time.monotonic() < until and _is_running():
         time.sleep(LOOK_SECONDS)
     files = _manifest(final_folder(run, step)).get("files", {})
@@ -278,19 +289,21 @@ def clear_leftovers(run: Path) -> None:
             _delete(path)
 
 
-def _votes(saving: Path, ranks: int, patience: float) -> list[dict]:
-    until = time.monotonic() + patience
+def _votes(saving: Path, ranks: int) -> Checksums:
+    """The files of all ranks, once each has voted."""
+    until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = sorted(saving.glob(".vote-[0-9][0-9][0-9]"))
         if against := sorted(saving.glob(".vote-*.failed")):
             rank = int(against[0].stem.removeprefix(".vote-"))
             raise NotSaved(f"rank {rank} could not write its part")
         if len(found) == ranks:
-            return [json.loads(path.read_text()) for path in found]
+            votes = [json.loads(path.read_text()) for path in found]
+            return {name: checksum for vote in votes for name, checksum in vote.items()}
         if time.monotonic() > until or not _is_running():
             have = {int(path.name[-3:]) for path in found}
             late = ", ".join(str(rank) for rank in range(ranks) if rank not in have)
-            raise NotSaved(f"rank {late} has not written its part within {patience:g} s")
+            raise NotSaved(f"rank {late} has not written its part within {PATIENCE_SECONDS:g} s")
         time.sleep(LOOK_SECONDS)
 
 

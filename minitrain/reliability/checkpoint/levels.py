@@ -6,30 +6,55 @@
     object store       the cluster                   wide network     hours
 
 What fails often is repaired by what is saved often. How often each: planning/goodput. Paper: SCR
-(Moody et al., SC 2010). Lab: e12.
+(Moody et al., SC 2010). The object store is whatever fsspec knows: s3:// and gs:// (with s3fs,
+gcsfs), memory://, a mounted folder:
+
+    BackgroundSaver(run, …, after=partial(upload, url="s3://bucket/runs/a"))     as each is complete
+    download("s3://bucket/runs/a", run)                                          the newest, back
+
+A store has no rename: the manifest, written last, makes a folder a checkpoint. Lab: e12.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
+import fsspec
+
+from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.contents import ALONE, CheckpointRanks
-from minitrain.reliability.checkpoint.folder import checkpoints, newest_whole, step_of
+from minitrain.reliability.checkpoint.files import flush_folder
+from minitrain.reliability.checkpoint.folder import (
+    MANIFEST,
+    NEWEST_TWO,
+    Keep,
+    begin,
+    checkpoints,
+    final_folder,
+    newest_whole,
+    saving_folder,
+    step_of,
+    turn,
+    verify,
+)
 from minitrain.reliability.checkpoint.neighbour import NeighbourMemory
-from minitrain.reliability.checkpoint.remote import download, remote_steps
 
 
 def newest_of_levels(
-    run: Path,
+    run: str | os.PathLike,
     memory: NeighbourMemory | None = None,
     url: str | None = None,
     ranks: CheckpointRanks = ALONE,
 ) -> Path | None:
     """The newest step of any level, as a whole checkpoint in the run's folder; None: begin anew.
 
-    All ranks call it. One that is damaged on the disk is put aside. Where two levels have the
-    same step, the nearer one's is taken.
+    All ranks call it. A damaged checkpoint on the disk is put aside. Where two levels have the same
+    step, the nearer one's is taken.
     """
+    run = Path(run)
     if ranks.rank == 0:
         newest_whole(run)  # puts aside what is damaged
     ranks.barrier()
@@ -42,3 +67,64 @@ def newest_of_levels(
     ranks.barrier()
     found = checkpoints(run)
     return found[-1] if found else None
+
+
+def upload(checkpoint: str | os.PathLike, url: str, keep: Keep = NEWEST_TWO) -> None:
+    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name, and
+    later ones where this is the run's newest: it has gone back."""
+    checkpoint, (there, root) = Path(checkpoint), _open(url)
+    folder = f"{root}/{checkpoint.name}"
+    there.makedirs(folder, exist_ok=True)  # a store has none, a mounted folder does
+    if there.exists(f"{folder}/{MANIFEST}"):
+        there.rm_file(f"{folder}/{MANIFEST}")  # of this step before the run went back
+    names = sorted(path.name for path in checkpoint.iterdir())
+    for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
+        there.put_file(str(checkpoint / name), f"{folder}/{name}")
+    step, steps = step_of(checkpoint), remote_steps(url)
+    is_newest = checkpoint == checkpoints(checkpoint.parent)[-1]
+    later = [other for other in steps if is_newest and other > step]
+    for step in (*later, *keep.doomed(other for other in steps if other not in later)):
+        doomed = f"{root}/step-{step:08d}"
+        there.rm_file(f"{doomed}/{MANIFEST}")  # first: half of it is then no checkpoint
+        there.rm(doomed, recursive=True)
+
+
+def remote_steps(url: str) -> list[int]:
+    """The steps of the complete checkpoints there, in order."""
+    there, root = _open(url)
+    found = there.glob(f"{root}/step-*/{MANIFEST}")
+    return sorted(int(path.split("/")[-2].removeprefix("step-")) for path in found)
+
+
+def download(url: str, run: str | os.PathLike, step: int | None = None) -> Path:
+    """The newest (or `step`) into the run's folder, checked: whole or not at all."""
+    run, (there, root) = Path(run), _open(url)
+    steps = remote_steps(url)
+    if not steps or step not in (None, *steps):
+        kept = ", ".join(map(str, steps)) or "none"
+        raise InputError(f"{url} has no checkpoint of step {step or 'any'}: it has {kept}")
+    step = steps[-1] if step is None else step
+    final, saving = final_folder(run, step), saving_folder(run, step)
+    if final.is_dir():
+        return final
+    with turn(run):
+        begin(run, step)
+        for path in there.ls(f"{root}/{final.name}", detail=False):
+            there.get_file(path, str(saving / path.split("/")[-1]))
+        try:
+            verify(saving)
+        except InputError as error:
+            shutil.rmtree(saving)
+            raise InputError(f"what {url} gave is damaged: {error}") from error
+        flush_folder(saving)
+        os.rename(saving, final)
+        flush_folder(run)
+    return final
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        there, root = fsspec.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise InputError(f"{url!r} cannot be opened ({error}): give s3://…, or a folder") from error
+    return there, root.rstrip("/")

@@ -1,16 +1,22 @@
 """Fills a run's state from a checkpoint, bit for bit, on the ranks that saved it or on others.
 
-Everything is checked before anything is changed: checksums, names, shapes, that nothing is missing.
-Lab: e12.
+    stored   | rank 0 ......... | rank 1 ......... |
+    wanted   | rank 0 ... | rank 1 ... | rank 2 .. |      rank 1 reads from both files
+
+Only what is wanted is read: safetensors gives slices of a tensor. Everything is checked before
+anything is changed: checksums, names, shapes, that nothing is missing. Lab: e12.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -28,14 +34,18 @@ from minitrain.reliability.checkpoint.contents import (
     read_extra,
     whole_layout,
 )
+from minitrain.reliability.checkpoint.files import DTYPES, OFFSETS, SHARDING
 from minitrain.reliability.checkpoint.folder import newest_checkpoint, verify
-from minitrain.reliability.checkpoint.placement import Place, Placed, whole_place
-from minitrain.reliability.checkpoint.stored import Stored, stored_in
+from minitrain.reliability.checkpoint.placement import Place, Placed, Shape, whole_place
 from minitrain.training.state import TrainState
+
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+Indices = tuple[slice, ...]
+Copy = tuple["StoredBox", Indices, Tensor]  # elements of the whole, and the view that they go to
 
 
 def load_checkpoint(
-    path: Path,
+    path: str | os.PathLike,
     state: TrainState,
     ranks: CheckpointRanks = ALONE,
     layout: Layout | None = None,
@@ -58,13 +68,7 @@ def load_checkpoint(
     if ("scaler" in progress) != (state.scaler is not None):
         has = "a loss scaler" if state.scaler is None else "no loss scaler"
         raise InputError(f"{folder} has {has}, and this state is otherwise: resume as it was saved")
-    with ExitStack() as stack:
-        weights, kept = (stored_in(folder, kind, stack) for kind in ("model", "optimizer"))
-        weights.check_names(placed)
-        settings, plain = _settings(folder)
-        groups = _groups(folder, state.optimizer.param_groups, placed.parameters, settings)
-        _check_state_names(folder, kept, plain, placed)
-        fill(state, placed, weights, kept, groups, plain)
+    _fill(folder, state, placed)
     own = ranks.rank if ranks.rank < manifest["ranks"] else 0
     _read_own(folder, state.loader, f"rank-{own:03d}")
     state.step, state.tokens = progress["step"], progress["tokens"]
@@ -76,21 +80,19 @@ def load_checkpoint(
 
 
 @torch.no_grad()
-def fill(
-    state: TrainState,
-    placed: Placed,
-    weights: Stored,
-    kept: Stored,
-    groups: list[dict],
-    plain: dict[str, Any],
-) -> None:
-    """Model and optimizer, from stored tensors; `groups` as an optimizer's state_dict has them."""
-    copies = [copy for place, t in placed.weights for copy in weights.copies(place, t)]
-    optimizer = _state(kept, placed.parameters, plain)
-    # First: it waits until a background save has copied what is about to change.
-    state.optimizer.load_state_dict({"state": optimizer, "param_groups": groups})
-    for copy in copies:
-        copy.make()
+def _fill(folder: Path, state: TrainState, placed: Placed) -> None:
+    """Model and optimizer."""
+    with ExitStack() as stack:
+        weights, kept = (Stored(folder, kind, stack) for kind in ("model", "optimizer"))
+        weights.check_names(placed)
+        settings, plain = _settings(folder)
+        groups = _groups(folder, state.optimizer.param_groups, placed.parameters, settings)
+        _check_state_names(folder, kept, plain, placed)
+        copies = [copy for place, t in placed.weights for copy in weights.copies(place, t)]
+        moments = _state(kept, placed.parameters, plain)
+        # First: it waits until a background save has copied what is about to change.
+        state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        make(copies)
     placed.settle()
 
 
@@ -204,3 +206,105 @@ def _read_own(folder: Path, loader: Any, name: str) -> None:
             python=(version, tuple(words), gauss),
         )
     )
+
+
+class StoredBox(NamedTuple):
+    """Elements of a tensor in a file, from `offsets` of the whole one."""
+
+    file: Any
+    key: str
+    offsets: Shape
+    shape: Shape
+    dtype: torch.dtype
+
+    def read(self, where: Indices) -> Tensor:
+        """The elements at these indices of the whole tensor; a number has none."""
+        inside = tuple(slice(s.start - o, s.stop - o) for s, o in zip(where, self.offsets))
+        return self.file.get_slice(self.key)[inside] if inside else self.file.get_tensor(self.key)
+
+
+class Stored:
+    """The tensors in all files of one kind, `model.safetensors` or `model-000…` of several ranks:
+    by name, as the boxes that each is stored in."""
+
+    def __init__(self, folder: Path, kind: str, stack: ExitStack) -> None:
+        self.folder, self.boxes = folder, dict[str, list[StoredBox]]()
+        for path in sorted(folder.glob(f"{kind}[.-]*safetensors")):
+            for box in _boxes(stack.enter_context(safe_open(str(path), framework="pt"))):
+                others = self.boxes.setdefault(box.key, [])
+                if all((box.offsets, box.shape) != (o.offsets, o.shape) for o in others):
+                    others.append(box)
+
+    def shape(self, key: str) -> Shape:
+        """The shape of the whole tensor: as far as its boxes reach."""
+        ends = ([o + n for o, n in zip(box.offsets, box.shape)] for box in self.boxes[key])
+        return tuple(map(max, zip(*ends)))
+
+    def check_names(self, placed: Placed) -> None:
+        """The same names and shapes; where every rank has a part, it lacks others' names."""
+        here = {place.name: place.whole for place, _ in placed.weights}
+        there = {name: self.shape(name) for name in self.boxes}
+        shared = placed.is_shared
+        differences = [
+            *(
+                f"{name} is {shape} there and {here[name]} here"
+                for name, shape in there.items()
+                if shape != here.get(name, shape)
+            ),
+            *(f"{name} is only there" for name in there if name not in here and not shared),
+            *(f"{name} is only here" for name in here if name not in there),
+            *(
+                f"{place.name} is {box.dtype} there and {tensor.dtype} here"
+                for place, tensor in placed.weights
+                for box in self.boxes.get(place.name, ())
+                if torch.promote_types(box.dtype, tensor.dtype) != tensor.dtype  # would be rounded
+            ),
+        ]
+        if differences:
+            raise InputError(
+                f"{self.folder} holds a model of another shape or type ({differences[0]}): resume "
+                "with the options that the run was started with, or give a new run another --out"
+            )
+
+    def copies(self, place: Place, tensor: Tensor) -> list[Copy]:
+        """The copies that fill a rank's tensor; InputError where some of it is nowhere."""
+        found = []
+        for box in place.held:
+            target, elements = box.find(tensor), 0
+            for source in self.boxes.get(place.name, ()):
+                where = box.overlap(source.offsets, source.shape)
+                if where is None:
+                    continue
+                inside = tuple(slice(s.start - o, s.stop - o) for s, o in zip(where, box.offsets))
+                found.append((source, where, target[inside] if inside else target))
+                elements += math.prod(s.stop - s.start for s in where)
+            if elements != math.prod(box.shape):
+                raise InputError(
+                    f"{self.folder} has {elements} of the {math.prod(box.shape)} elements of "
+                    f"{place.name} that this rank needs: a rank's file is missing; take an older "
+                    "step"
+                )
+        return found
+
+    def tensor(self, place: Place) -> Tensor:
+        """A new one with what this rank has of it; a whole one as a view of the file in memory."""
+        box = self.boxes[place.name][0]
+        if place.is_whole and box.shape == place.whole:
+            return box.file.get_tensor(box.key)
+        out = torch.zeros(place.local, dtype=box.dtype)
+        make(self.copies(place, out))
+        return out
+
+
+def make(copies: Iterable[Copy]) -> None:
+    for source, where, target in copies:
+        target.copy_(source.read(where))
+
+
+def _boxes(file: Any) -> Iterator[StoredBox]:
+    sharding = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
+    for key in list(file.keys()):
+        view = file.get_slice(key)
+        shape = tuple(view.get_shape())
+        offsets = tuple(sharding[key][OFFSETS]) if key in sharding else (0,) * len(shape)
+        yield StoredBox(file, key, offsets, shape, TORCH_DTYPES[view.get_dtype()])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -33,6 +34,8 @@ from minitrain.reliability.checkpoint.contents import (
 )
 from minitrain.reliability.checkpoint.files import checksums
 from minitrain.reliability.checkpoint.folder import (
+    NEWEST_TWO,
+    Keep,
     begin,
     commit,
     final_folder,
@@ -40,7 +43,6 @@ from minitrain.reliability.checkpoint.folder import (
     turn,
     vote,
 )
-from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 from minitrain.reliability.checkpoint.save import write_contents
 from minitrain.training.state import TrainState
 
@@ -67,13 +69,13 @@ class NeighbourMemory:
     """`shelf` is this *node's* folder in memory, of this run alone; `apart`: how many ranks a node
     has, so that the neighbour is on another one."""
 
-    def __init__(self, group: Group, shelf: Path, apart: int = 1) -> None:
+    def __init__(self, group: Group, shelf: str | os.PathLike, apart: int = 1) -> None:
         if group.size > 1 and apart % group.size == 0:
             raise InputError(
                 f"{apart} ranks apart, of {group.size}, is the rank itself: give the ranks of a "
                 "node, and have at least two nodes"
             )
-        self.group, self.shelf = group, shelf
+        self.group, self.shelf = group, Path(shelf)
         self.next = (group.rank + apart) % group.size
         self.before = (group.rank - apart) % group.size
 
@@ -107,9 +109,9 @@ class NeighbourMemory:
                     shutil.rmtree(self.shelf / str(other))
 
     def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
-        """The newest step of which some rank still has each part, as a checkpoint in the run's
-        folder, which all ranks see; None where there is none. All ranks call it, as many as saved
-        or others."""
+        """The newest step of which every part is still there, as a checkpoint in the run's folder,
+        which all ranks see; None where there is none. All ranks call it, as many as saved it or
+        not."""
         everyone = gather_objects(self.group, self._parts())
         parts = {part for node in everyone for part in node}
         whole = [p for p in parts if all(p._replace(rank=r) in parts for r in range(p.ranks))]
@@ -142,7 +144,7 @@ class NeighbourMemory:
         vote(run, part.step, part.rank, sums)
 
     def _parts(self) -> list[Part]:
-        """Those that this node has, and whole."""
+        """The whole parts that this node has."""
         found = []
         for folder in self.shelf.glob("part-*[0-9]"):
             sums = json.loads((folder / SUMS).read_text())
@@ -151,19 +153,12 @@ class NeighbourMemory:
         return found
 
     def _pass_on(self, own: Path, held: Path) -> None:
-        """My part to the next rank, and the part of the one before to me: names and lengths, then
-        all files' bytes."""
-        files = {path.name: path.read_bytes() for path in sorted(own.iterdir())}
-        lengths = {name: len(content) for name, content in files.items()}
-        came = json.loads(bytes(self._exchange(json.dumps(lengths).encode())))
-        content, start = self._exchange(b"".join(files.values())), 0
-        for name, length in came.items():
-            (held / name).write_bytes(content[start : start + length])
-            start += length
-
-    def _exchange(self, mine: bytes) -> memoryview:
+        """This rank's files to the next one, and those of the one before to this one."""
+        files = pickle.dumps({path.name: path.read_bytes() for path in own.iterdir()})
         size = torch.empty(1, dtype=torch.int64)
-        self.group.exchange(torch.tensor([len(mine)]), self.next, size, self.before)
+        self.group.exchange(torch.tensor([len(files)]), self.next, size, self.before)
+        leaving = torch.frombuffer(bytearray(files), dtype=torch.uint8)
         came = torch.empty(int(size), dtype=torch.uint8)
-        leaving = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        return memoryview(self.group.exchange(leaving, self.next, came, self.before).numpy())
+        self.group.exchange(leaving, self.next, came, self.before)
+        for name, content in pickle.loads(came.numpy()).items():
+            (held / name).write_bytes(content)

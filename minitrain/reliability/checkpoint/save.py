@@ -9,6 +9,7 @@ Cost: 12 bytes a parameter in float32 (weight and AdamW's two means) at the disk
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from minitrain.reliability.checkpoint.contents import (
 )
 from minitrain.reliability.checkpoint.files import Checksums, apart, write_file, write_tensors
 from minitrain.reliability.checkpoint.folder import (
+    NEWEST_TWO,
+    Keep,
     NotSaved,
     begin,
     check_owner,
@@ -37,25 +40,25 @@ from minitrain.reliability.checkpoint.folder import (
     vote_against,
     was_committed,
 )
-from minitrain.reliability.checkpoint.keep import NEWEST_TWO, Keep
 from minitrain.training.state import TrainState
 
 
 def save_checkpoint(
-    run: Path,
+    run: str | os.PathLike,
     state: TrainState,
     files: Mapping[str, bytes] | None = None,
     ranks: CheckpointRanks = ALONE,
     keep: Keep = NEWEST_TWO,
     layout: Layout | None = None,
 ) -> Path:
-    """Writes runs/NAME/step-… and returns it; rank 0's `files` (name -> bytes) are kept beside it.
+    """Writes runs/NAME/step-… and returns it; rank 0's `files` (name -> bytes) are kept in it.
 
     All ranks call it, with one folder that all of them see. NotSaved, on all of them, where the
     disk is full or the folder cannot be written: the run may go on, older checkpoints are whole.
-    It is the newest one then: what is there of this step and later ones, of the same run before it
-    went back, is replaced and removed. NotSaved, too, where they are another run's.
+    This one is the newest then: the same step and later ones of this run, from before it went back,
+    are replaced and removed; where they are another run's, NotSaved too.
     """
+    run = Path(run)
     with ExitStack() as stack:
         error = prepare(run, state, ranks, stack)
         what = contents(state, layout or whole_layout(), ranks, files or {})

@@ -27,8 +27,7 @@ from minitrain.optimizers.adamw import AdamW
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.model import quantize_model
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import _set_rate
+from minitrain.training.loop import TrainConfig, _set_rate
 from minitrain.training.state import TrainState
 
 from ..model.peers import SMALL, random_peer, random_tokens

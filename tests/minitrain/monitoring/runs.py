@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
+from minitrain.monitoring.json_lines import JsonLines, metrics_file
 
 BEGAN = 1_000_000.0
 

@@ -13,13 +13,12 @@ import torch
 from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Op, Trace, WallClock
-from minitrain.monitoring.hardware.heat import EmulatedSensor
+from minitrain.monitoring.hardware import EmulatedSensor
 from minitrain.monitoring.meter import Highest, Meter, split_by_part
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch
 from minitrain.reliability.spikes import Running
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Diverged, Peers, StepRecord, train
+from minitrain.training.loop import Diverged, Peers, StepRecord, TrainConfig, train
 from minitrain.training.report import Reporter
 
 from ..training.toys import Toy, ToyLoader

@@ -10,11 +10,10 @@ from minitrain.errors import InputError
 from minitrain.measure.parts import Parts, Span
 from minitrain.measure.traffic import Op
 from minitrain.monitoring.meter import Meter
-from minitrain.monitoring.step_trace import StepTracer, events, of_launch, trace_files
+from minitrain.monitoring.step_trace import StepTracer, events, trace_files
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, train
+from minitrain.training.loop import Peers, TrainConfig, train
 from minitrain.training.report import Reporter
 
 from ..training.toys import Toy, ToyLoader
@@ -85,23 +84,6 @@ def test_a_step_of_two_ranks_is_one_file_on_one_clock(tmp_path):
     waited = sum(e["dur"] for e in complete(trace, 0, 2))
     assert waited > 100_000, "the other rank waits"
     assert abs(ends[0] - ends[1]) < 150_000, "they leave the step together"
-
-
-def marked(group):
-    import torch
-
-    group.trace.mark("forward")
-    time.sleep(0.002)
-    group.trace.mark(("B", 0))
-    group.all_reduce(torch.ones(4))
-
-
-def test_the_traces_of_a_launch_are_drawn_by_their_marks():
-    trace = of_launch(launch(marked, ranks=2, fabric="h100-nvlink").traces)
-    check_format(trace)
-    names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"]
-    assert names == ["rank 0 (emulated)", "rank 1 (emulated)"]
-    assert [e["name"] for e in complete(trace, 1, 0)][-1] == "B 0"
 
 
 def test_a_step_that_is_none_is_refused(tmp_path):

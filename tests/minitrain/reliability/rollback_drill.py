@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from minitrain.reliability.checkpoint.background import BackgroundSaver
-from minitrain.reliability.checkpoint.folder import checkpoints, step_of
-from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.folder import Keep, checkpoints, step_of
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.spikes import SpikeGuard

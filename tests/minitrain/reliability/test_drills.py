@@ -19,7 +19,7 @@ from minitrain.parallel.ddp import all_reduce_gradients
 from minitrain.ranks.errors import RankDied
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
-from minitrain.reliability.checkpoint.folder import checkpoints, step_of
+from minitrain.reliability.checkpoint.folder import checkpoints
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.corruption import replicas_agree
@@ -30,8 +30,7 @@ from minitrain.reliability.notice import stop_on_notice
 from minitrain.reliability.restart import launch_until_done
 from minitrain.reliability.spikes import SpikeGuard
 from minitrain.reliability.stragglers import StragglerWatch, slow_ranks_naive
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, train
+from minitrain.training.loop import Peers, TrainConfig, train
 
 from ..training.toys import Batch, random_batch, toy_state
 
@@ -176,8 +175,6 @@ def test_a_nan_on_one_rank_is_skipped_on_all(tmp_path, undisturbed):
         assert losses[:7] == undisturbed[0][:7] and len(losses) == STEPS
         assert all(torch.equal(a, b) for a, b in zip(weights, found[0][1]))
         assert all(w.isfinite().all() for w in weights) and losses[-1] < losses[0]
-    expected = launch(run, tmp_path / "without", None, False, ranks=3, timeout=60)
-    assert expected[0][0][:7] == losses[:7]
 
 
 def poison(group, state):
@@ -223,30 +220,22 @@ def test_a_slow_rank_is_named_though_all_take_the_same_time(tmp_path):
     assert all(e["seconds"] > 1.5 * e["median"] for e in events)
 
 
-class Audit:
-    """After each step before a save, and after it: where replicas differ, back to the newest."""
-
-    def __init__(self, group, log, state, ranks):
-        self.group, self.log, self.state, self.ranks = group, log, state, ranks
-
-    def __call__(self, record):
-        tensors = self.state.model.parameters()
-        if not replicas_agree(self.group, tensors, self.log, record.step):
-            load_checkpoint(self.folder, self.state, self.ranks)
-
-
 def flip(state):
     """A bit of a weight in the fraction's middle, in this rank's memory alone."""
     next(state.model.parameters()).data.view(torch.int32)[3, 2] ^= 1 << 12
 
 
 def audited(group, folder, trouble):
-    def make(*parts):
-        audit = Audit(*parts)
-        audit.folder = folder
-        return audit
+    """Where replicas differ after a step, the run goes back to the newest checkpoint."""
 
-    return run(group, folder, trouble, more=[make])
+    def audit(group, log, state, ranks):
+        def after_step(record):
+            if not replicas_agree(group, state.model.parameters(), log, record.step):
+                load_checkpoint(folder, state, ranks)
+
+        return after_step
+
+    return run(group, folder, trouble, more=[audit])
 
 
 def test_a_flipped_bit_is_found_and_the_run_is_the_undisturbed_one(tmp_path, undisturbed):
@@ -294,8 +283,3 @@ def always_dies(group):
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     group.barrier()
-
-
-def test_checkpoints_of_the_drills_are_few(tmp_path):
-    launch(run, tmp_path, ranks=2)
-    assert list(map(step_of, checkpoints(tmp_path))) == [12, 16]

@@ -14,14 +14,14 @@ import torch
 
 from minitrain.precision.master_weights import MasterWeights
 from minitrain.reliability.checkpoint.background import BackgroundSaver
-from minitrain.reliability.checkpoint.folder import checkpoints, step_of
-from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.folder import Keep, checkpoints, step_of
+from minitrain.reliability.checkpoint.levels import download, remote_steps, upload
 from minitrain.reliability.checkpoint.load import load_checkpoint
-from minitrain.reliability.checkpoint.remote import download, remote_steps, upload
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.spikes import SpikeGuard
 
 from ..training.toys import toy_state
+from .checkpoint.test_background import slow_copies
 
 ALL = Keep(last=9)
 
@@ -75,16 +75,9 @@ def test_old_ones_are_retired_by_what_is_left(tmp_path):
 def test_a_rollback_and_a_load_wait_until_the_background_save_has_copied(
     tmp_path, monkeypatch, wrap
 ):
-    state = toy_state()
+    state, go = toy_state(), threading.Event()
     state.optimizer = wrap(state.optimizer)
-    go, copy = threading.Event(), BackgroundSaver._copy
-
-    def slow(self, key, tensor):
-        if threading.current_thread() is not threading.main_thread():
-            assert go.wait(20)
-        return copy(self, key, tensor)
-
-    monkeypatch.setattr(BackgroundSaver, "_copy", slow)
+    slow_copies(monkeypatch, go)
     saver = BackgroundSaver(tmp_path, state.optimizer, keep=ALL)
     guard = SpikeGuard(state, warmup=5, back=5, patience=1)
     for step in range(16):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import http.server
-import json
 import threading
+from itertools import product
 
 import pytest
 import torch
@@ -17,11 +17,9 @@ from minitrain.ranks.errors import ConnectionLost
 from minitrain.ranks.launch import launch
 from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats
 from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
-from minitrain.reliability.events import EventLog
-from minitrain.reliability.last_words import last_words, silent_ranks
+from minitrain.reliability.events import EventLog, last_words, silent_ranks
 from minitrain.reliability.notice import address_of, noticed_at, worth_saving
-from minitrain.reliability.own_norms import OwnNorms, norms_out_of_line
-from minitrain.reliability.spikes import Running, SpikeGuard
+from minitrain.reliability.spikes import OwnNorms, Running, SpikeGuard, norms_out_of_line
 from minitrain.reliability.stragglers import slow_ranks, slow_ranks_naive
 
 from ..training.toys import random_batch, toy_state
@@ -51,18 +49,13 @@ def test_one_bad_batch_is_skipped_and_a_falling_loss_is_not(bad):
     assert all(feed(falling, [5 * 0.97**i for i in range(100)]))
 
 
-def test_before_the_warmup_only_what_is_not_finite_is_skipped():
-    assert feed(SpikeGuard(toy_state(), warmup=10), [2.0, 50.0, NAN, 2.0]) == [
-        True,
-        True,
-        False,
-        True,
-    ]
-
-
-def test_a_norm_alone_is_enough():
-    guard = SpikeGuard(toy_state(), warmup=5)
-    feed(guard, steady(10))
+def test_the_warmup_lets_spikes_pass_and_a_norm_alone_is_enough(tmp_path):
+    log = EventLog(tmp_path / "log")
+    guard = SpikeGuard(toy_state(), log, warmup=10, whose=lambda: [1])
+    taken = feed(guard, [2.0, 50.0, NAN, 2.0])
+    assert taken == [True, True, False, True], "only what is not finite is skipped"
+    assert [e["ranks"] for e in log.read()] == [[1]], "the log names whose step it was"
+    feed(guard, steady(100))
     assert not guard(2.0, 300.0) and guard(2.0, 1.0)
 
 
@@ -77,9 +70,8 @@ def test_after_three_in_a_row_state_and_step_are_those_of_the_older_copy(tmp_pat
     assert feed(guard, [50.0, 50.0]) == [False, False] and state.step == 35
     assert feed(guard, [50.0]) == [False]
     assert state.step == 20 and weight[0, 0] == 20, "copies at 20 and 30: the older one"
-    assert [(e["event"], e["step"]) for e in log.read()] == [("skipped", 35)] * 3 + [
-        ("rolled back", 20)
-    ]
+    said = [(e["event"], e["step"]) for e in log.read()]
+    assert said == [("skipped", 35)] * 3 + [("rolled back", 20)]
     assert log.read("rolled back")[0]["since"] == 35
     assert feed(guard, [2.0])[0]
 
@@ -119,13 +111,6 @@ def test_whose_gradient_it_was_is_known_after_the_average():
     assert launch(spoilt, 2, NAN, ranks=3) == [([2], False)] * 3
     assert launch(spoilt, 0, 1e4, ranks=3) == [([0], True)] * 3
     assert launch(spoilt, None, 1.0, ranks=3) == [([], True)] * 3
-
-
-def test_the_log_names_whose_step_was_skipped(tmp_path):
-    log = EventLog(tmp_path / "log")
-    guard = SpikeGuard(toy_state(), log, warmup=5, whose=lambda: [1])
-    assert feed(guard, [2.0, NAN, 2.0]) == [True, False, True]
-    assert [e["ranks"] for e in log.read()] == [[1]]
 
 
 def ends(log, rank, error):
@@ -220,58 +205,26 @@ def test_lines_of_many_ranks_do_not_mix_and_half_a_line_is_left_out(tmp_path):
     with open(path, "a") as file:
         file.write('{"event": "st')
     lines = EventLog(path).read("step")
-    assert sorted((e["rank"], e["step"]) for e in lines) == [
-        (r, s) for r in range(4) for s in range(50)
-    ]
+    assert sorted((e["rank"], e["step"]) for e in lines) == [*product(range(4), range(50))]
     assert EventLog(tmp_path / "nowhere").read() == []
-    assert set(json.loads(path.read_text().splitlines()[0])) == {
-        "time",
-        "event",
-        "rank",
-        "step",
-        "text",
-    }
+    assert set(lines[0]) == {"time", "event", "rank", "step", "text"}
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    answer = None
+class Cloud(http.server.BaseHTTPRequestHandler):
+    """A cloud's metadata; behind a token, as AWS's newer machines, which answer 401 without one."""
 
-    def do_GET(self):
-        self.send_response(200 if self.answer else 404)
-        self.end_headers()
-        self.wfile.write(self.answer or b"")
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.mark.parametrize(
-    "answer, noticed",
-    [(None, False), (b"FALSE", False), (b"TRUE", True), (b'{"action": "stop"}', True)],
-)
-def test_a_clouds_notice(answer, noticed):
-    handler = type("Handler", (Metadata,), {"answer": answer})
-    server = http.server.HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.handle_request)
-    thread.start()
-    assert noticed_at(f"http://127.0.0.1:{server.server_port}") == noticed
-    thread.join()
-    server.server_close()
-    assert not noticed_at(f"http://127.0.0.1:{server.server_port}"), "no server, no notice"
-
-
-class TokenFirst(http.server.BaseHTTPRequestHandler):
-    """As AWS's newer machines: 401 without a token, which a PUT gives."""
+    answers: dict[str, bytes]
+    token: str | None = None
 
     def do_PUT(self):
         assert self.path == "/latest/api/token"
         assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        self.answer(200, b"sesame")
+        self.answer(200, self.token.encode())
 
     def do_GET(self):
-        known = self.headers["X-aws-ec2-metadata-token"] == "sesame"
-        there = self.path.endswith("instance-action")
-        self.answer(401 if not known else 200 if there else 404, b"{}")
+        known = self.headers["X-aws-ec2-metadata-token"] == self.token
+        found = self.answers.get(self.path)
+        self.answer(401 if not known else 404 if found is None else 200, found or b"")
 
     def answer(self, code, data):
         self.send_response(code)
@@ -282,15 +235,24 @@ class TokenFirst(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_notice_behind_a_token():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), TokenFirst) as server:
+@pytest.mark.parametrize("token", [None, "sesame"])
+def test_a_clouds_notice(token):
+    answers = {
+        "/no": b"FALSE",
+        "/empty": b"",
+        "/yes": b"TRUE",
+        "/aws/action": b'{"action": "stop"}',
+    }
+    handler = type("Handler", (Cloud,), {"answers": answers, "token": token})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        root = f"http://127.0.0.1:{server.server_port}/latest/meta-data/spot"
+        root = f"http://127.0.0.1:{server.server_port}"
         try:
-            assert noticed_at(f"{root}/instance-action")
-            assert not noticed_at(f"{root}/termination-time"), "404 with the token: no notice"
+            noticed = {path for path in (*answers, "/none") if noticed_at(root + path)}
         finally:
             server.shutdown()
+    assert noticed == {"/yes", "/aws/action"}
+    assert not noticed_at(f"{root}/yes"), "no server, no notice"
 
 
 def test_a_notice_in_a_file(tmp_path):

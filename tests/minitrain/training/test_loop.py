@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.parallel.ddp import all_reduce_gradients
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import Peers, StepResult, evaluate, train, train_step
+from minitrain.training.loop import Peers, StepResult, TrainConfig, evaluate, train, train_step
 from minitrain.training.loss import IGNORED, mean_of_means_loss, token_weighted_loss
 
 from .toys import VOCABULARY, Batch, Toy, ToyLoader, random_batch

@@ -10,8 +10,7 @@ from minitrain.errors import InputError
 from minitrain.precision.loss_scaling import LossScaler
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import evaluate, train, train_step
+from minitrain.training.loop import TrainConfig, evaluate, train, train_step
 from minitrain.training.loss import IGNORED
 from minitrain.training.state import TrainState
 

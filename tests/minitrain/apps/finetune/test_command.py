@@ -28,7 +28,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.transformer import build
-from minitrain.monitoring.sinks.json_lines import read_lines
+from minitrain.monitoring.json_lines import read_lines
 from minitrain.reliability.checkpoint.folder import newest_checkpoint
 
 from ..command_line import minitrain

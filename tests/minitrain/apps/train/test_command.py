@@ -25,7 +25,7 @@ from minitrain.__main__ import app
 from minitrain.apps.train import run, watches, wiring
 from minitrain.apps.train import text as train_text
 from minitrain.errors import InputError
-from minitrain.monitoring.sinks.json_lines import read_lines
+from minitrain.monitoring.json_lines import read_lines
 from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.reliability.checkpoint.folder import begin, newest_checkpoint
 from minitrain.reliability.events import EventLog

@@ -21,7 +21,7 @@ from minitrain.apps.watch.state import state_of
 from minitrain.apps.watch.tail import Tail, open_run
 from minitrain.errors import InputError
 from minitrain.lab import live
-from minitrain.monitoring.sinks.json_lines import JsonLines, metrics_file
+from minitrain.monitoring.json_lines import JsonLines, metrics_file
 
 from ...monitoring.runs import BEGAN, sample, write
 

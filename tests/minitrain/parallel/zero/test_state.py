@@ -12,9 +12,8 @@ from minitrain.parallel.zero.state import zero_layout
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
-from minitrain.reliability.checkpoint.load import load_checkpoint
+from minitrain.reliability.checkpoint.load import Stored, load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.reliability.checkpoint.stored import stored_in
 from minitrain.training.state import TrainState
 
 from ...training.toys import ToyLoader
@@ -78,7 +77,7 @@ def test_one_process_reads_what_ranks_wrote_each_element_once(tmp_path):
         for kind, value in theirs.state[q].items():
             torch.testing.assert_close(optimizer.state[p][kind], value, msg=f"{name} {kind}")
     with ExitStack() as stack:
-        stored = stored_in(tmp_path / "step-00000003", "model", stack)
+        stored = Stored(tmp_path / "step-00000003", "model", stack)
         elements = sum(
             torch.Size(box.shape).numel() for boxes in stored.boxes.values() for box in boxes
         )

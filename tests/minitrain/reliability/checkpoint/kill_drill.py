@@ -30,8 +30,7 @@ from minitrain.reliability.checkpoint.contents import CheckpointRanks
 from minitrain.reliability.checkpoint.folder import checkpoints, step_of
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import ALONE, Peers, train
+from minitrain.training.loop import ALONE, Peers, TrainConfig, train
 
 sys.path.insert(0, str(Path(__file__).parents[4]))
 from tests.minitrain.training.toys import toy_state

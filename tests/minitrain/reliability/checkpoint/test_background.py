@@ -26,7 +26,10 @@ def slow_copies(monkeypatch, until=None):
 
     def slow(self, key, tensor):
         if threading.current_thread() is not threading.main_thread():
-            time.sleep(0.01) if until is None else until.wait(20)
+            if until is None:
+                time.sleep(0.01)
+            else:
+                assert until.wait(20)
         return copy(self, key, tensor)
 
     monkeypatch.setattr(BackgroundSaver, "_copy", slow)

@@ -12,12 +12,10 @@ from minitrain.errors import InputError
 from minitrain.parallel.zero.state import zero_layout
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
-from minitrain.reliability.checkpoint.folder import checkpoints, step_of
-from minitrain.reliability.checkpoint.keep import Keep
-from minitrain.reliability.checkpoint.levels import newest_of_levels
+from minitrain.reliability.checkpoint.folder import Keep, checkpoints, step_of
+from minitrain.reliability.checkpoint.levels import download, newest_of_levels, remote_steps, upload
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.neighbour import NeighbourMemory
-from minitrain.reliability.checkpoint.remote import download, remote_steps, upload
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.state import TrainState
 

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.monitoring.sinks.json_lines import JsonLines
+from minitrain.monitoring.json_lines import JsonLines
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint import folder
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
-from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, commit, step_of, vote
-from minitrain.reliability.checkpoint.keep import NEWEST_TWO
+from minitrain.reliability.checkpoint.folder import (
+    NEWEST_TWO,
+    NotSaved,
+    checkpoints,
+    commit,
+    step_of,
+    vote,
+)
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.reliability.events import EventLog

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.files import apart, checksums, write_file, write_tensors
-from minitrain.reliability.checkpoint.keep import Keep
+from minitrain.reliability.checkpoint.folder import Keep
 from minitrain.reliability.checkpoint.placement import boxes_of_range, range_place
 
 SHAPES = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minitrain.errors import InputError
-from minitrain.monitoring.hardware.heat import H100, Chip
+from minitrain.monitoring.hardware import H100, Chip
 
 BAND = (0.1, 20.0)  # Hz
 

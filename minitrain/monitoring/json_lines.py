@@ -29,26 +29,26 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 encoded = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one a line
 
 
-def metrics_file(folder: Path, rank: int = 0) -> Path:
-    return folder / (METRICS_FILE if rank == 0 else f"metrics.rank-{rank}.jsonl")
+def metrics_file(folder: str | os.PathLike, rank: int = 0) -> Path:
+    return Path(folder) / (METRICS_FILE if rank == 0 else f"metrics.rank-{rank}.jsonl")
 
 
-def metrics_files(folder: Path) -> dict[int, Path]:
-    """Those that are there, by rank."""
-    others = folder.glob("metrics.rank-*.jsonl")
+def metrics_files(folder: str | os.PathLike) -> dict[int, Path]:
+    """The files of a run, by rank."""
+    others = Path(folder).glob("metrics.rank-*.jsonl")
     ranks = [int(path.stem.rpartition("-")[2]) for path in others if path.stem[-1].isdigit()]
-    first = [0] if (folder / METRICS_FILE).is_file() else []
-    return {rank: metrics_file(folder, rank) for rank in sorted({*first, *ranks})}
+    first = [0] if metrics_file(folder).is_file() else []
+    return {rank: metrics_file(folder, rank) for rank in sorted([*first, *ranks])}
 
 
 class JsonLines:
     """A sink. A resumed run drops the lines after `done_steps`, since it comes to them again."""
 
-    def __init__(self, path: Path, done_steps: int = 0) -> None:
-        self.path, self.done_steps = path, done_steps
+    def __init__(self, path: str | os.PathLike, done_steps: int = 0) -> None:
+        self.path, self.done_steps = Path(path), done_steps
         self.unwritten: list[bytes] = []  # lines for which there was no room
         self.file: int | None = None
-        self.size = 0  # of the file: nobody else writes to it
+        self.size = 0  # of the file, to which nobody else writes
 
     def __call__(self, sample: Sample) -> None:
         if self.file is None:  # not before: until a step is made, the folder may be another run's
@@ -89,7 +89,7 @@ def _spelled(value: Any) -> Any:
 
 
 def cut_log(path: Path, steps: int) -> None:
-    """Leaves the lines of the first `steps` steps, and how sessions ended that came so far."""
+    """Keeps the lines of the first `steps` steps, and of the sessions that ended by then."""
     kept, step = [], 0
     for sample in read_lines(path):
         step = sample.get("step", step)
@@ -98,9 +98,9 @@ def cut_log(path: Path, steps: int) -> None:
     write_atomically(path, "".join(kept))
 
 
-def read_lines(path: Path) -> Iterator[Sample]:
+def read_lines(path: str | os.PathLike) -> Iterator[Sample]:
     """All samples; half a line, of a kill, is left out."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file:
             with suppress(ValueError):
                 yield parsed(line)

@@ -1,1 +1,0 @@
-"""Alerting: expressions, rules with their sources, their state over time."""

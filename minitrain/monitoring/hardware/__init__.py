@@ -1,1 +1,0 @@
-"""Readings of a chip: NVML where there is one, else a model of heat and power."""

@@ -1,1 +1,0 @@
-"""Runs in which something goes wrong, from a seed: what a set of rules is worth."""

@@ -1,1 +1,0 @@
-"""Destinations of samples: each sink is called with one after every step."""
