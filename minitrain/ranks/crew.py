@@ -36,16 +36,15 @@ from minitrain.ranks.errors import (
 from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder, stuck
 from minitrain.ranks.hang_report import dump_stacks, report
 from minitrain.ranks.payload import plain_loads
-from minitrain.ranks.process import Carrier, Failure, Task, end_group, run_rank
+from minitrain.ranks.process import HOME, Carrier, Failure, Task, end_group, enter, run_rank
 from minitrain.words import signal_text
 
 PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
     "minitrain.ranks.launch",
-    "minitrain.ranks.server",
 ]
-LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
+LAST = "minitrain.ranks.server"  # notes how old the sources of what is loaded then are
 GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
 GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
 EXIT_SECONDS = 1.0  # for the exit code of a rank that is gone
@@ -100,8 +99,6 @@ class Crew:
 
     def start(self) -> None:
         """Starts every rank; none imports the caller's main module, so a script needs no guard."""
-        from minitrain.ranks.reload import enter, home  # in the server the last import of all
-
         pipes = [self._context.Pipe() for _ in range(self.count)]
         forked = self._context.get_start_method() == "fork"
         self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
@@ -114,7 +111,7 @@ class Crew:
                 if forked:
                     target, args = run_rank, (*args, others, self.carrier)
                 else:
-                    target, args = enter, (home(), *args)
+                    target, args = enter, (HOME, *args)
                 process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
                 with short_paths():

@@ -19,8 +19,8 @@ from torch import Tensor
 from minitrain.errors import InputError, unknown_name
 from minitrain.memory.optimizer_offload import Mover, Shelf, in_turn, state_of
 from minitrain.memory.stores import Store
+from minitrain.parallel.zero.guards import elementwise_only
 from minitrain.parallel.zero.sharded import Sharded
-from minitrain.parallel.zero.torch_optimizers import elementwise_only
 from minitrain.parallel.zero.unit import Unit
 
 Make = Callable[[list[dict]], torch.optim.Optimizer]
@@ -52,7 +52,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._share()
         self.register_load_state_dict_pre_hook = self.inner.register_load_state_dict_pre_hook
         self.shelves: list[Shelf] = []  # of each unit's state, where it is offloaded
-        zero.watch.own.update((self, self.inner))
+        zero.own_optimizers.update((self, self.inner))
         for unit in zero.trained:
             unit.takes_turns = True
         if store is not None:

@@ -8,16 +8,22 @@ Lab: e03. Shapes: S elements of a unit (unit.py)  N ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import clip_factor
-from minitrain.parallel.zero.norm import global_norm
+from minitrain.parallel.zero.guards import elementwise_only, twin
 from minitrain.parallel.zero.unit import Unit
 from minitrain.ranks.group import Group
 from minitrain.training.loop import Peers
@@ -56,6 +62,9 @@ class Sharded(nn.Module):
         self.held = False  # all units stay gathered
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self.known_optimizers: weakref.WeakSet = weakref.WeakSet()  # found element-wise
+        self.own_optimizers: weakref.WeakSet = weakref.WeakSet()  # which do all this themselves
+        self._follow_steps()
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -196,6 +205,43 @@ class Sharded(nn.Module):
             "a wrapped model stays on its device and in its dtype: call .to() before you wrap it"
         )
 
+    # ---- torch's own optimizers, on the pieces ----
+
+    def _follow_steps(self) -> None:
+        """Has torch call `_before_step` and `_after_step` around every optimizer's `step`, for as
+        long as this wrapper lives."""
+        for register, method in (
+            (register_optimizer_step_pre_hook, Sharded._before_step),
+            (register_optimizer_step_post_hook, Sharded._after_step),
+        ):
+            handle = register(partial(_call, weakref.ref(self), method))
+            weakref.finalize(self, handle.remove)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """InputError for an optimizer that would move nothing, or move it wrongly."""
+        parameters = _parameters(optimizer)
+        if not parameters.isdisjoint(self.piece_of):
+            raise InputError(
+                f"this {type(optimizer).__name__} has the model's own parameters, whose gradients "
+                "ZeRO takes away: build it after wrapping, on zero.parameters()"
+            )
+        if parameters.isdisjoint(self.piece_of.values()):
+            return
+        self.check_step()
+        if optimizer not in self.known_optimizers:
+            elementwise_only(partial(twin, optimizer), self.group.device)
+            self.known_optimizers.add(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The ranks send each other what has moved."""
+        moved = _parameters(optimizer)
+        for unit in self.trained:
+            if any(piece.weight in moved for piece in unit.pieces.values()):
+                self.updated(unit)
+        self.settle()
+
+    # ---- backward ----
+
     def _accumulated(self, parameter: nn.Parameter) -> None:
         self._begin_backward()
         self.unit_of[parameter].missing.discard(parameter)
@@ -214,3 +260,74 @@ class Sharded(nn.Module):
                 self.order[self.issued - 1].finish_reduce()
             self.order[self.issued].start_reduce()
             self.issued += 1
+
+
+def _call(
+    wrapper: weakref.ref, method: Callable, optimizer: torch.optim.Optimizer, *_: Any
+) -> None:
+    zero = wrapper()
+    if zero is not None and optimizer not in zero.own_optimizers:
+        method(zero, optimizer)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> set[nn.Parameter]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
+
+
+# ---- the norm, summed as FSDP2 sums it ----
+
+
+@torch.no_grad()
+def global_norm(group: Group, units: Sequence[Unit], parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The 2-norm over all ranks' shards, a parameter at a time in the order of `parameters`.
+
+        ||g|| = norm over parameters of sqrt(n_0² + … + n_(N-1)²)    n_c: the norm of its c-th rows
+
+    In float32 the order of a sum changes its last digits, by one of which all weights then differ.
+    So the terms are FSDP2's: n_c is of the rows that it would keep on rank c (a parameter's rows
+    are dealt evenly), though a flat shard ends elsewhere. Rows that lie across a border of shards
+    go to the rank where they end: at most N-1 times a unit, each time less than 1/N of a parameter.
+    All the rest is one all-reduce of 4 bytes a parameter. On two ranks the result is FSDP2's bit
+    for bit. Source: torch.nn.utils.clip_grad_norm_ over DTensors, torch 2.13.
+    """
+    index = {parameter: i for i, parameter in enumerate(parameters)}
+    squares = units[0].shard.new_zeros(len(parameters))
+    for unit in units:
+        if unit.gradient is not None:
+            unit.gradient_shelf.get()
+            for parameter, rows in chunks(group, unit):
+                norm = torch.linalg.vector_norm(rows, dtype=squares.dtype)
+                squares[index[parameter]] += norm.square()
+            unit.gradient_shelf.drop()
+    group.all_reduce(squares)
+    return torch.linalg.vector_norm(squares.sqrt())
+
+
+def chunks(group: Group, unit: Unit) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """(parameter, the gradient of its c-th rows) for all of those that end in this shard."""
+    works, length = [], unit.shard.numel()
+    for parameter, place in unit.places.items():
+        size = rows_each(parameter, group.size)
+        for low in range(place.start, place.stop, size):
+            high = min(low + size, place.stop)
+            first, last = low // length, (high - 1) // length  # the ranks that have something of it
+            if not first <= group.rank <= last:
+                continue
+            mine = unit.gradient[max(low - unit.mine.start, 0) : high - unit.mine.start]
+            if group.rank < last:
+                works.append(group.isend(mine, last))
+                continue
+            before = [
+                mine.new_empty(min(length, (r + 1) * length - low)) for r in range(first, last)
+            ]
+            for rank, part in enumerate(before, first):
+                group.recv(part, rank)
+            yield parameter, torch.cat([*before, mine]) if before else mine
+    for work in works:
+        work.wait()
+
+
+def rows_each(parameter: nn.Parameter, ranks: int) -> int:
+    """Elements of the rows that FSDP2 gives each rank but the last: torch.chunk's, of dim 0."""
+    rows = max(1, parameter.shape[0]) if parameter.ndim else 1
+    return max(1, -(-rows // ranks) * (parameter.numel() // rows))

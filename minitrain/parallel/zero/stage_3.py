@@ -26,10 +26,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from minitrain.errors import InputError
 from minitrain.parallel.ddp import broadcast_parameters
+from minitrain.parallel.zero.guards import not_wrapped
 from minitrain.parallel.zero.sharded import Sharded
-from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
-from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -59,7 +58,6 @@ class Zero3(Sharded):
             for module, parameters in split(model, modules).items()
         }
         super().__init__(model, group, [u for units in self.units_of.values() for u in units], 3)
-        self.watch = OptimizerWatch(self)
         self.prefetch, self.compute_dtype = prefetch, compute_dtype
         self.next = dict(zip([None, *modules], [*modules, None]))  # None: the start, the end
         self.last: nn.Module | None = None  # that this forward has called

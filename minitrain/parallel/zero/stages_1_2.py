@@ -25,10 +25,9 @@ from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.parallel.ddp import BUCKET_BYTES, broadcast_parameters, bucket_groups, trainable
+from minitrain.parallel.zero.guards import not_wrapped
 from minitrain.parallel.zero.sharded import Sharded
-from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
-from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
@@ -61,7 +60,6 @@ class Zero(Sharded):
             for bucket in buckets
         ]
         super().__init__(model, group, units, stage)
-        self.watch = OptimizerWatch(self)
         model.register_load_state_dict_post_hook(self._loaded)
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:

@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.memory.optimizer_offload import Shelf
 from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
-from minitrain.parallel.zero.freed import FreedWeight
-from minitrain.parallel.zero.sharded_gradient import ShardedGradient
-from minitrain.parallel.zero.wrapped import WholeWeight, gradient_of
+from minitrain.parallel.zero.guards import FreedWeight, ShardedGradient, WholeWeight, gradient_of
 from minitrain.ranks.group import Group
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from minitrain.errors import InputError
-from minitrain.ranks.from_torch import group_from_torch
+from minitrain.ranks import group_from_torch
 from minitrain.ranks.launch import launch
 
 
@@ -62,7 +62,7 @@ atexit.register(lambda: pathlib.Path(sys.argv[1] + str(group.rank)).write_text(s
 import torch
 import torch.distributed as dist
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.ranks.from_torch import group_from_torch
+from minitrain.ranks import group_from_torch
 
 dist.init_process_group("gloo")
 group = group_from_torch()

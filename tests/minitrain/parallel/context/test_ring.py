@@ -20,8 +20,7 @@ from minitrain.model.transformer import build
 from minitrain.parallel.context import ring
 from minitrain.parallel.context.gather import gather_sequence
 from minitrain.parallel.context.model import KINDS, context_parallel
-from minitrain.parallel.context.plain import merge
-from minitrain.parallel.context.ring import ring_attention
+from minitrain.parallel.context.ring import merge, ring_attention, ring_forward, zigzag
 from minitrain.parallel.context.split import ORDERS, split_sequence, split_tensor
 from minitrain.ranks.launch import launch
 
@@ -98,6 +97,33 @@ def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
         assert len(found) == (len(CASES) + 1) * len(KINDS) + 1
         for (case, *_), got in found.items():
             assert_same(got, want[case])
+
+
+def lab_rings(group):
+    """Each rank's tokens, and what the forward ring of lab e02e finds for them, in both orders."""
+    found = []
+    for places in (zigzag(LENGTH, group.size)[0], torch.arange(LENGTH).view(group.size, -1)):
+        mine = places[group.rank]
+        q, k, v = (z[:, :, mine] for z in heads_of()[:3])
+        found.append((mine, *ring_forward(group, places, q, torch.stack((k, v)))))
+    return found
+
+
+def test_the_ring_over_given_places_equals_one_process():
+    want = tiled_forward(*heads_of()[:3], Mask(0))
+    for found in launch(lab_rings, ranks=3, timeout=60):
+        for mine, *got in found:
+            for one, whole in zip(got, want):
+                torch.testing.assert_close(one, whole[:, :, mine], **EXACT)
+
+
+def test_zigzag_is_the_order_of_split_py_and_its_inverse():
+    places, inverse = zigzag(LENGTH, 3)
+    sequence = torch.arange(LENGTH)[None]
+    assert torch.equal(torch.cat([split_tensor(sequence, rank, 3) for rank in range(3)]), places)
+    assert torch.equal(places.flatten()[inverse], sequence[0])
+    with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
+        zigzag(25, 3)
 
 
 # ---- what is known to go wrong, put in: each must differ from one process ----

@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.errors import InputError
-from minitrain.parallel.zero.full_state import full_gradients, full_state_dict, load_full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.stage_3 import Zero3
+from minitrain.parallel.zero.state import full_gradients, full_state_dict, load_full_state_dict
 from minitrain.ranks.launch import launch
 
 from . import zero_toys as toys
