@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from minitrain.model.transformer import Transformer, empty
 from minitrain.optimizers.adamw import adamw
-from minitrain.parallel.hybrid.gradients import AxisGroups
-from minitrain.parallel.hybrid.model import MeshModel
+from minitrain.parallel.hybrid.model import AxisGroups, MeshModel
 from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.hybrid import gradients
+from minitrain.parallel.hybrid import model as hybrid
 from minitrain.parallel.hybrid.model import AXES, MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.layout import layout_of
 from minitrain.ranks.launch import launch
@@ -143,8 +143,8 @@ def sums_nothing(self):
 
 
 MISTAKES = {
-    "norm": (gradients, "copies", counts_every_copy),  # replicated weights counted tp times
-    "gradient": (gradients.GradientSums, "__call__", sums_nothing),
+    "norm": (hybrid, "copies", counts_every_copy),  # replicated weights counted tp times
+    "gradient": (hybrid.GradientSums, "__call__", sums_nothing),
 }
 
 

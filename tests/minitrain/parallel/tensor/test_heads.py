@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.parallel.tensor.heads import SharedRows, heads_of, share, shared_rows
+from minitrain.parallel.tensor.layers import SharedRows, heads_of, share, shared_rows
 from minitrain.ranks.launch import launch
 
 

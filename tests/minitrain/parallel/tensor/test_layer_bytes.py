@@ -11,8 +11,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.network.fabric import ethernet_25g, h100_infiniband
 from minitrain.network.logical_clock import LogicalClock
-from minitrain.parallel.tensor.heads import heads_of
-from minitrain.parallel.tensor.layers import tensor_parallel
+from minitrain.parallel.tensor.layers import heads_of, tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.launch import launch
 

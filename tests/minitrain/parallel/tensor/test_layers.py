@@ -12,8 +12,7 @@ from minitrain.model.attention.grouped_query import attention, attention_naive
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.layout import layout_of
-from minitrain.parallel.tensor.heads import SharedRows
-from minitrain.parallel.tensor.layers import tensor_parallel
+from minitrain.parallel.tensor.layers import SharedRows, tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.launch import launch
 from minitrain.training.loss import token_weighted_loss

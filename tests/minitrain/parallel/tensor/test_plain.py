@@ -8,15 +8,9 @@ import torch.nn.functional as F
 
 from minitrain.model.norm import rms_norm
 from minitrain.parallel.collectives import differentiable
-from minitrain.parallel.tensor.linear import column_linears, row_linear
-from minitrain.parallel.tensor.plain import (
-    conjugates,
-    embed,
-    parallel_attention,
-    parallel_mlp,
-    sequence_mlp,
-    vocabulary_loss,
-)
+from minitrain.parallel.tensor.layers import parallel_attention, parallel_mlp, sequence_mlp
+from minitrain.parallel.tensor.linear import column_linears, conjugates, row_linear
+from minitrain.parallel.tensor.vocabulary import embed, vocabulary_loss
 from minitrain.ranks.launch import launch
 
 WIDTH, FEATURES, VOCABULARY, HEAD_SIZE = 12, 18, 30, 2
