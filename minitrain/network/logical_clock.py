@@ -1,4 +1,4 @@
-"""The clock of an emulated rank: what the time would be on the fabric, while the run is real.
+"""The clock of an emulated rank: the time as it would be on the fabric, while the run is real.
 
 Two streams a rank, as on a GPU: compute, which advances by the CPU time of the rank's own thread,
 and communication. A collective starts when its last rank has issued it and the one before it on the
@@ -39,7 +39,7 @@ class Pending:
     stream: Stream | None = None  # a collective's
 
     def stamped(self) -> float:
-        """The stamp, once it is here; who asks again gets it again."""
+        """Waits for the stamp and returns it, as often as it is asked for."""
         if self.work is not None:
             self.work.wait()
             self.work = None

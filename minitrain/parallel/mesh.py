@@ -67,17 +67,6 @@ class Mesh:
             rank, places[axis] = divmod(rank, size)
         return {axis: places[axis] for axis in self.axes}
 
-    def rank(self, coordinates: dict[str, int]) -> int:
-        """The rank at these coordinates, one for each axis: the inverse of `coordinates`."""
-        if set(coordinates) != set(self.axes):
-            raise InputError(f"coordinates {coordinates} on {self}: give one for each axis")
-        rank = 0
-        for axis, size in zip(self.axes, self.shape):
-            if not 0 <= coordinates[axis] < size:
-                raise InputError(f"{axis}={coordinates[axis]} is not on {self}: 0 to {size - 1}")
-            rank = rank * size + coordinates[axis]
-        return rank
-
     def ranks(self, axis: str | Sequence[str], rank: int) -> list[int]:
         """The ranks on this rank's line along an axis (or its plane along several), in order."""
         along = {self.axes[self._place(name)] for name in self._names(axis)}

@@ -1,7 +1,7 @@
 """The process of one rank: it meets the others, runs the function, sends the result, and stays.
 
 It stays until the launching process ends it. A rank that left early would close its sockets, and
-the others, waiting for it, would say "Connection closed by peer" instead of what is wrong. It is
+the others, waiting for it, would fail with "Connection closed by peer", not what is wrong. It is
 the leader of a process group of its own, so that one kill ends it and all that it has started.
 """
 

@@ -2,7 +2,7 @@
 
     recorder.record ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ done
 
-A `GroupCall` says what is asked of the group; the `Work` made from it is under way. The flight
+A `GroupCall` describes an operation; the `Work` made from it is under way. The flight
 recorder compares the call with what the other ranks have recorded before anything is sent, so that
 a mismatch raises here instead of hanging, or crashing, in gloo.
 """
@@ -139,7 +139,7 @@ def record(group: Member, call: GroupCall) -> Entry:
 
 
 def in_torch(function: Callable[[], Any]) -> Any:
-    """Calls into torch; that a peer is gone is told from an error of one's own."""
+    """Calls into torch; raises ConnectionLost where the error is that a peer is gone."""
     try:
         return function()
     except RuntimeError as error:

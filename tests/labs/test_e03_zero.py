@@ -49,7 +49,6 @@ HIDDEN = (
     "minitrain/parallel/zero/plain.py",
     "minitrain/parallel/zero/unit.py",
     "minitrain/parallel/zero/sharded.py",
-    "minitrain/parallel/zero/stages_1_2.py",
     "minitrain/parallel/zero/stage_3.py",
     "minitrain/parallel/zero/optimizer.py",
     "minitrain/parallel/zero/guards.py",

@@ -175,8 +175,8 @@ class CutLinear(nn.Module):
 class ColumnLinear(CutLinear):
     """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features.
 
-    Several are computed together (`column_linears`), so that nobody may stand over one of them.
-    Beside it another module may: `beside(layer, x, y)` is what then counts as the layer's output.
+    Several are computed together (`column_linears`), so none of them can be wrapped by another
+    module. One may stand beside it: `beside(layer, x, y)` is then the layer's output.
     """
 
     def __init__(

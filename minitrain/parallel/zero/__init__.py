@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Zero": "stages_1_2",
+    "Zero": "sharded",
     "Zero3": "stage_3",
     "ZeroOptimizer": "optimizer",
     "full_state_dict": "state",

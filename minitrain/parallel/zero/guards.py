@@ -59,7 +59,7 @@ class FreedWeight(nn.Parameter):
 
 
 class WholeWeight(nn.Parameter):
-    """A parameter whose `.grad` is not for users; ZeRO itself reads it by `gradient_of`."""
+    """A parameter whose `.grad` users cannot read; ZeRO itself reads it by `gradient_of`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -85,19 +85,19 @@ class WholeWeight(nn.Parameter):
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """`.grad`, also of a freed weight: a unit's last gradient may come after its memory went."""
+    """`.grad`, also of a freed weight: a unit's last gradient may come after it was freed."""
     with torch._C.DisableTorchFunctionSubclass():
         return parameter.grad
 
 
 def not_wrapped(model: nn.Module) -> None:
-    """InputError where a wrapper has this model, or a part of it, already."""
+    """Raises InputError where a wrapper has this model, or a part of it, already."""
     if any(isinstance(p, (WholeWeight, FreedWeight)) for p in model.parameters()):
         raise InputError("this model is wrapped already: build it anew, or use the first wrapper")
 
 
 class ShardedGradient(Tensor):
-    """The `.grad` of a piece: a tensor like any other, but for the norm that it has not got."""
+    """The `.grad` of a piece: a tensor like any other, except that its norm is refused."""
 
     @classmethod
     def __torch_function__(
@@ -115,7 +115,7 @@ class ShardedGradient(Tensor):
 def elementwise_only(
     make: Callable[[list[dict]], torch.optim.Optimizer], device: torch.device | None = None
 ) -> None:
-    """InputError unless the optimizer moves a matrix as it moves the same numbers cut in two.
+    """Raises InputError unless a matrix moves as the same numbers cut in two do.
 
     Adafactor's rows and columns, or Muon's matrix, are not there in a shard, and no error says so.
     """
@@ -140,7 +140,7 @@ def elementwise_only(
 
 
 def twin(optimizer: torch.optim.Optimizer, groups: list[dict]) -> torch.optim.Optimizer:
-    """The same rule, new, over other parameters, and with a rate that moves them."""
+    """A fresh optimizer of the same rule over other parameters, with a rate that moves them."""
     twin = object.__new__(type(optimizer))
     settings = {**optimizer.defaults, "lr": 0.01}
     twin.__dict__.update(

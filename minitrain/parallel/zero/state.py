@@ -49,7 +49,7 @@ def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]
 
 @torch.no_grad()
 def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
-    """name -> the gradient that the ranks' averaging left, of each parameter that has one."""
+    """name -> the gradient averaged over ranks, for each parameter that has one."""
     mine, whole = root in (None, zero.group.rank), {}
     for unit in zero.trained:
         unit.drop_zeroed()
@@ -106,8 +106,8 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
 
 
 def uncut(zero: Sharded) -> dict[str, Tensor]:
-    """The entries of a state dict that are not sharded: buffers, and what stages 1 and 2 found
-    frozen."""
+    """The entries of a state dict that are not sharded: buffers, and in stages 1 and 2 what was
+    frozen before wrapping."""
     known = zero.module.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}
 

@@ -217,7 +217,7 @@ def kernel_traffic(group):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bytes_a_layer_are_the_closed_forms(ranks):
-    """Of 4 query heads and 2 key/value heads: what the ring carries is that of 2 heads."""
+    """4 query heads and 2 key/value heads: the ring carries the keys of 2 heads."""
     batch, heads, kv_heads, head_size = 2, 4, 2, 4
     of_a_head = batch * LENGTH // ranks * head_size  # elements
     for found in launch(kernel_traffic, ranks=ranks, timeout=60):
@@ -233,7 +233,7 @@ def test_bytes_a_layer_are_the_closed_forms(ranks):
 
 
 def in_a_model(group):
-    """What one step of a model sends, plain and with its blocks recomputed, and both's outcomes."""
+    """Operations of a step of a model, plain and with its blocks recomputed; are both the same?"""
     model, batch = context_parallel(model_of(HEADS[2]), group), batch_of(True)
     part = split_sequence(batch, group.rank, group.size)
     sent = [len(group.trace.ops)]
@@ -307,11 +307,6 @@ def test_merging_with_scores_far_apart_does_not_overflow():
     assert merged.item() == 1 and both.item() == 1e4
 
 
-def refused(group, kind, queries, heads, kv_heads):
-    q, k, v = (torch.zeros(1, h, queries, 2) for h in (heads, kv_heads, kv_heads))
-    KINDS[kind](group, "zigzag", q, k, v)
-
-
 @pytest.mark.parametrize(
     "kind, queries, heads, kv_heads, message",
     [
@@ -321,9 +316,10 @@ def refused(group, kind, queries, heads, kv_heads):
         ("ring", 4, 3, 2, "3 query heads cannot share 2 key/value heads"),
     ],
 )
-def test_what_cannot_work_is_refused(kind, queries, heads, kv_heads, message):
+def test_sizes_that_do_not_fit_are_refused(kind, queries, heads, kv_heads, message):
+    q, k, v = (torch.zeros(1, h, queries, 2) for h in (heads, kv_heads, kv_heads))
     with pytest.raises(InputError, match=message):
-        refused(FakeGroup(), kind, queries, heads, kv_heads)
+        KINDS[kind](FakeGroup(), "zigzag", q, k, v)
 
 
 class FakeGroup:

@@ -10,7 +10,6 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
-from minitrain.model.experts.dispatch import make_plan
 from minitrain.model.experts.grouped import Experts
 from minitrain.model.experts.moe import MoE, moe_naive
 from minitrain.model.experts.step import set_step, update_biases
@@ -260,13 +259,3 @@ def test_layer_loss_and_bias_are_those_of_the_courses_own(ranks):
     close(sum(r["router"] for r in got), moe.router.weight.grad)
     for r in got:
         close(r["bias"], moe.router.bias.float())
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.0, 1.25])
-def test_a_capacity_keeps_the_choices_that_the_courses_own_plan_keeps(factor):
-    generator = torch.Generator().manual_seed(0)
-    experts = torch.randn(M, E, generator=generator).topk(2).indices
-    priority = torch.rand(M, 2, generator=generator)
-    order, counts = plan(experts, E, priority, factor)
-    want = make_plan(experts, E, -(-int(factor * 4 * M * 2) // (4 * E)), priority)
-    assert torch.equal(order, want.order) and torch.equal(counts, want.counts)

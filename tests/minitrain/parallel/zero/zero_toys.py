@@ -13,8 +13,8 @@ from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
 from minitrain.parallel.ddp import DDP
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero
 from minitrain.parallel.zero.state import full_state_dict
 
 CONFIG = ModelConfig(17, 16, layers=3, heads=2, kv_heads=1, ffn_size=24)
