@@ -1,4 +1,4 @@
-"""What is said when ranks cannot go on: every deadlock, mismatch and death here is really caused."""
+"""Reports of ranks that cannot go on: every deadlock, mismatch and death here is really caused."""
 
 from __future__ import annotations
 
@@ -175,52 +175,42 @@ def test_a_rank_stuck_in_c_is_seen_too():
 # ---- mismatches ----
 
 
-def different_operations(group):
-    if group.rank == 1:
-        group.broadcast(torch.ones(4))
-    else:
-        group.all_reduce(torch.ones(4))
-
-
-def different_shapes(group):
-    group.all_reduce(torch.ones(4 + group.rank))
-
-
-def different_reductions(group):
-    group.all_reduce(torch.ones(4), op="max" if group.rank else "sum")
-
-
-def different_dtypes(group):
-    group.all_reduce(torch.ones(4, dtype=torch.float64 if group.rank else torch.float32))
-
-
-def different_roots(group):
-    group.broadcast(torch.ones(4), root=group.rank)
-
-
-def different_message_sizes(group):
-    if group.rank == 0:
-        group.send(torch.ones(3), to=1)
-    else:
-        group.recv(torch.ones(4), source=0)
-
-
-def different_in_a_subgroup(group):
-    small = group.split(color=0)
-    small.all_reduce(torch.ones(4 + group.rank))
+ONES = torch.ones(4)
 
 
 @pytest.mark.parametrize(
     "fn, words",
     [
-        (different_operations, ("all_reduce(sum) of float32 [4]", "broadcast(root 0)")),
-        (different_shapes, ("all_reduce(sum) of float32 [4]", "all_reduce(sum) of float32 [5]")),
-        (different_reductions, ("all_reduce(sum)", "all_reduce(max)")),
-        (different_dtypes, ("float32 [4]", "float64 [4]")),
-        (different_roots, ("broadcast(root 0)", "broadcast(root 1)")),
-        (different_message_sizes, ("send to rank 1 of float32 [3]", "from rank 0 of float32 [4]")),
-        (different_in_a_subgroup, ("all_reduce(sum) of float32 [4]", "float32 [5]")),
+        (
+            lambda group: group.broadcast(ONES) if group.rank else group.all_reduce(ONES),
+            ("all_reduce(sum) of float32 [4]", "broadcast(root 0)"),
+        ),
+        (
+            lambda group: group.all_reduce(torch.ones(4 + group.rank)),
+            ("all_reduce(sum) of float32 [4]", "all_reduce(sum) of float32 [5]"),
+        ),
+        (
+            lambda group: group.all_reduce(ONES, op="max" if group.rank else "sum"),
+            ("all_reduce(sum)", "all_reduce(max)"),
+        ),
+        (
+            lambda group: group.all_reduce(ONES.double() if group.rank else ONES),
+            ("float32 [4]", "float64 [4]"),
+        ),
+        (
+            lambda group: group.broadcast(ONES, root=group.rank),
+            ("broadcast(root 0)", "broadcast(root 1)"),
+        ),
+        (
+            lambda group: group.recv(ONES, 0) if group.rank else group.send(torch.ones(3), 1),
+            ("send to rank 1 of float32 [3]", "from rank 0 of float32 [4]"),
+        ),
+        (
+            lambda group: group.split(color=0).all_reduce(torch.ones(4 + group.rank)),
+            ("all_reduce(sum) of float32 [4]", "float32 [5]"),
+        ),
     ],
+    ids=["operations", "shapes", "reductions", "dtypes", "roots", "messages", "in a subgroup"],
 )
 def test_a_mismatch_names_ranks_operations_and_shapes(fn, words, settled):
     error, seconds = fails(MismatchError, fn, timeout=60.0)

@@ -117,7 +117,7 @@ LINE = 1 + ONE_SLEEPS.splitlines().index("    group.all_reduce(torch.ones(4))")
 
 
 def asked_to_end(script) -> tuple[str, float]:
-    """What a waiting rank says to SIGTERM, and the seconds until it is gone."""
+    """The output of a waiting rank after SIGTERM, and the seconds until it is gone."""
     while (line := script.process.stdout.readline()).strip() != "waits":
         assert line, "the script ended before it waited"
     asked = time.monotonic()
@@ -198,7 +198,7 @@ def test_the_environment_of_a_rank(monkeypatch):
 
 
 def made(group):
-    """Of all ranks, of two, and of a column of a mesh; the random numbers go on undisturbed."""
+    """Groups of all ranks, of two, and of a column of a mesh; random numbers stay as they were."""
     before = torch.get_rng_state()
     everyone = group_from_torch()
     pair = dist.new_group([1, 3])

@@ -56,7 +56,7 @@ def all_meshes() -> list[Case]:
 
 
 def part_of(whole: Tensor, parameter: nn.Parameter, model: MeshModel) -> Tensor:
-    """What this rank should hold of a whole tensor."""
+    """The part of a whole tensor that this rank should hold."""
     part = layout_of(parameter).slice
     return whole if part is None else part.of(whole)
 
@@ -149,7 +149,7 @@ MISTAKES = {
 
 
 def with_mistake(group, mistake: str, case: Case, want: Whole) -> set[str]:
-    """What is wrong then: the first word of each."""
+    """The first word of each thing that is wrong then."""
     setattr(*MISTAKES[mistake])  # this rank is a process of its own, which ends after this
     return {what.split()[0] for what, error in errors(group, case, want).items() if error > 1}
 

@@ -336,7 +336,7 @@ class Shapes(nn.Module):
 
 
 def norms(group):
-    """Of each stage, before and after, on ranks whose gradients are different."""
+    """The norm in each stage, before and after clipping, of ranks with different gradients."""
     out = []
     for stage in (1, 2, 3):
         model = Shapes()

@@ -45,7 +45,7 @@ def test_a_torch_optimizer_on_the_wrappers_parameters_follows_one_process(ranks)
 
 
 def gradients_after_zero_grad(group):
-    """Of a second backward, as if the first had not been."""
+    """Gradients of a second backward, as if the first had not been."""
     out = {}
     for stage in (1, 2, 3):
         for set_to_none in (True, False):

@@ -71,7 +71,7 @@ def loss_of(model, rows):
 
 
 def one_process(steps: int, first: int = 0, model=None, optimizer=None) -> dict:
-    """What every variant must follow: (gradients of the first step, norms, weights)."""
+    """The run that every variant must follow: (gradients of the first step, norms, weights)."""
     model = model or toy()
     optimizer = optimizer or ADAMW(parameter_groups(model, 0.1))
     gradients, norms = {}, []
