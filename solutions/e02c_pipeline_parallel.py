@@ -454,7 +454,7 @@ from dataclasses import replace
 
 from minitrain.network.fabric import FABRICS
 from minitrain.network.logical_clock import LogicalClock
-from minitrain.parallel.pipeline.timed import Timed
+from minitrain.parallel.pipeline.stages import Timed
 
 UNITS = {"F": 1, "B": 2}
 forward_seconds = lab.size("forward_ms") / 1e3

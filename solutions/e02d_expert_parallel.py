@@ -107,7 +107,7 @@ def route(x, weight, bias, k: int):
     of p. Gradients flow from the weights to p, and from p to x and weight.
     About 6 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.parallel.expert.plain:route
+    ### SOLUTION minitrain.parallel.expert.exchange:route
     ### END SOLUTION
 
 
@@ -316,7 +316,7 @@ def plan(experts, count: int, priority, factor: float | None = None):
     `count` experts (count,). A `factor` of None drops nothing, 0.0 all;
     `priority` may be any number. About 10 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.parallel.expert.plain:plan
+    ### SOLUTION minitrain.parallel.expert.exchange:plan
     ### END SOLUTION
 
 
@@ -368,7 +368,7 @@ def mix(x, weights, order, counts, experts) -> torch.Tensor:
     from plan -> (M, D); experts maps rows (R, D) and counts to answers (R, D).
     About 4 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.parallel.expert.plain:mix
+    ### SOLUTION minitrain.parallel.expert.exchange:mix
     ### END SOLUTION
 
 

@@ -489,7 +489,7 @@ def ring_backward(group, kv, gradients) -> tuple[torch.Tensor, torch.Tensor]:
     block is computed: wait for it only when you add. One rank alone sends
     nothing. About 11 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.parallel.context.plain:ring_backward
+    ### SOLUTION minitrain.parallel.context.ring:ring_backward
     ### END SOLUTION
 
 

@@ -525,7 +525,7 @@ lab.predict("tp_share", guess, unit="share")
 # %% tags=["folded"]
 from collections import Counter
 
-from minitrain.parallel.hybrid.placement import node_traffic
+from minitrain.parallel.mesh import node_traffic
 
 PER_NODE = 4
 

@@ -46,8 +46,7 @@ class Fabric:
     `compute_scale` turns a CPU second into device seconds; None: this machine's measured rate of
     one thread over the device's. `payload_scale` lets a small tensor stand for one that many times
     its size: with 1000, a 1M-parameter model's gradients cost what a 1B-parameter model's would.
-    `overlap_cost` is the share of a hidden second of communication that compute pays for: 0 where
-    the network card does the work, near 1 where the same cores do it.
+    Communication costs no compute: the network card does the work.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Fabric:
     ranks_per_node: int = 8
     compute_scale: float | None = None
     payload_scale: float = 1.0
-    overlap_cost: float = 0.0
 
     def __post_init__(self) -> None:
         if self.ranks_per_node < 1:

@@ -16,7 +16,6 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 
@@ -101,13 +100,6 @@ class Sweep:
     kind: str
     ranks: int
     points: tuple[tuple[float, float], ...]  # (S in bytes, seconds)
-
-    def errors(self, link: Link) -> list[float]:
-        """|predicted / measured - 1| at each size."""
-        return [abs(link.seconds(self.kind, s, self.ranks) / t - 1) for s, t in self.points]
-
-    def median_error(self, link: Link) -> float:
-        return median(self.errors(link))
 
 
 def fit(sweep: Sweep) -> Link:

@@ -1,4 +1,4 @@
-"""The clock of an emulated rank: what the time would be on the fabric, while the run is real.
+"""The clock of an emulated rank: the time as it would be on the fabric, while the run is real.
 
 Two streams a rank, as on a GPU: compute, which advances by the CPU time of the rank's own thread,
 and communication. A collective starts when its last rank has issued it and the one before it on the
@@ -36,11 +36,10 @@ class Pending:
     stamp: torch.Tensor  # (1,) float64
     work: Any
     members: Sequence[int]  # global ranks
-    started: float = 0.0
     stream: Stream | None = None  # a collective's
 
     def stamped(self) -> float:
-        """The stamp, once it is here; who asks again gets it again."""
+        """Waits for the stamp and returns it, as often as it is asked for."""
         if self.work is not None:
             self.work.wait()
             self.work = None
@@ -130,9 +129,7 @@ class LogicalClock:
             entry.stamped()  # it is on its way; when it is over was known at once
         else:
             self._finish_up_to(entry)
-        hidden = max(0.0, min(self.seconds, op.finished) - entry.started)
-        self.seconds = max(self.seconds, op.finished) + self.fabric.overlap_cost * hidden
-        op.done = self.seconds
+        op.done = self.seconds = max(self.seconds, op.finished)
 
     def resume(self) -> None:
         self.now()
@@ -144,14 +141,14 @@ class LogicalClock:
         op.finished = self.sent_until = started + on_the_wire
         stamp = torch.tensor([started + latency], dtype=torch.float64)
         work = process_group.send([stamp], op.peer, STAMP_TAG)
-        return Pending(op, stamp, work, members, started)
+        return Pending(op, stamp, work, members)
 
     def _receive(self, entry: Pending) -> None:
         """The first byte is here at the stamp; the last one when the incoming link has had it."""
         stamp = entry.stamped()
         _, on_the_wire = self._message_seconds(entry.op, entry.members)
-        entry.started = max(stamp, self.received_until)
-        entry.op.finished = self.received_until = entry.started + on_the_wire
+        started = max(stamp, self.received_until)
+        entry.op.finished = self.received_until = started + on_the_wire
 
     def _message_seconds(self, op: Op, members: Sequence[int]) -> tuple[float, float]:
         """α and S·β between this rank and the operation's peer."""
@@ -174,6 +171,6 @@ class LogicalClock:
         stream = last.stream
         while last.op.finished is None:
             entry = stream.queue.popleft()
-            entry.started = max(entry.stamped(), stream.free_at)
+            started = max(entry.stamped(), stream.free_at)
             seconds = self.fabric.seconds(entry.op.kind, entry.op.payload_bytes, entry.members)
-            entry.op.finished = stream.free_at = entry.started + seconds
+            entry.op.finished = stream.free_at = started + seconds

@@ -31,7 +31,7 @@ LAST_BYTES = 2 * 2**20  # when the last bucket is full, no backward is left to h
 
 @torch.no_grad()
 def broadcast_parameters(group: Group, model: nn.Module, root: int = 0) -> None:
-    """Every rank starts from the root's parameters and buffers; tied ones travel once."""
+    """Gives every rank the root's parameters and buffers; tied ones travel once."""
     for tensor in [*model.parameters(), *model.buffers()]:
         group.broadcast(tensor.data, root)
 
@@ -59,7 +59,7 @@ def all_reduce_gradients_bucketed(
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """In order of registration, each tied parameter once, without the frozen ones."""
+    """The parameters in order of registration, each tied one once, without the frozen ones."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -104,7 +104,7 @@ def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Buc
 
 
 def bucket_groups(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:
-    """In reverse order of registration, about the order in which backward makes gradients.
+    """Parameters grouped in reverse order of registration, about that of their gradients.
 
     A parameter larger than a bucket gets one to itself; a bucket has one dtype and device. Where
     there are several, the last one is small.
@@ -190,7 +190,7 @@ class DDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forward and backward in here only accumulate; the next one outside synchronizes."""
+        """Inside, forward and backward only accumulate; the next backward outside synchronizes."""
         before, self.synchronize = self.synchronize, False
         try:
             yield
@@ -198,7 +198,7 @@ class DDP(nn.Module):
             self.synchronize = before
 
     def finish(self) -> None:
-        """Sends what is left, waits, and leaves the averages in `.grad`. Twice is as good as once.
+        """Sends what is left, waits, and leaves the averages in `.grad`. A second call is free.
 
         The end of backward calls it. Call it yourself where a rank may have no gradient at all.
         """

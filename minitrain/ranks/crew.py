@@ -1,6 +1,6 @@
 """The processes of one launch, as the launching process sees them: start, listen, report, end.
 
-`Crew` holds them; `supervise` listens until all have returned, and says why when one cannot. They
+`Crew` holds them; `supervise` listens until all have returned, or raises why one cannot. They
 are forked from Python's forkserver, which has torch imported but has never run an operation (a
 process that has run one cannot be forked: OpenMP's threads do not survive it).
 """
@@ -36,16 +36,15 @@ from minitrain.ranks.errors import (
 from minitrain.ranks.flight_recorder import COMPUTING, STARTING, FlightRecorder, stuck
 from minitrain.ranks.hang_report import dump_stacks, report
 from minitrain.ranks.payload import plain_loads
-from minitrain.ranks.process import Carrier, Failure, Task, end_group, run_rank
+from minitrain.ranks.process import HOME, Carrier, Failure, Task, end_group, enter, run_rank
 from minitrain.words import signal_text
 
 PRELOADED = [
     "torch",
     "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
     "minitrain.ranks.launch",
-    "minitrain.ranks.server",
 ]
-LAST = "minitrain.ranks.reload"  # notes how old the sources of what is loaded then are
+LAST = "minitrain.ranks.server"  # notes how old the sources of what is loaded then are
 GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
 GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
 EXIT_SECONDS = 1.0  # for the exit code of a rank that is gone
@@ -77,7 +76,7 @@ def short_paths() -> Iterator[None]:
 
 
 class Crew:
-    """`finished`, `failed` and `died` say what became of each rank; the others still run."""
+    """The ranks of one launch: `finished`, `failed` or `died`; the others still run."""
 
     def __init__(
         self,
@@ -100,8 +99,6 @@ class Crew:
 
     def start(self) -> None:
         """Starts every rank; none imports the caller's main module, so a script needs no guard."""
-        from minitrain.ranks.reload import enter, home  # in the server the last import of all
-
         pipes = [self._context.Pipe() for _ in range(self.count)]
         forked = self._context.get_start_method() == "fork"
         self.connections = {rank: ours for rank, (ours, _) in enumerate(pipes)}
@@ -114,7 +111,7 @@ class Crew:
                 if forked:
                     target, args = run_rank, (*args, others, self.carrier)
                 else:
-                    target, args = enter, (home(), *args)
+                    target, args = enter, (HOME, *args)
                 process = self._context.Process(target=target, args=args)
                 self.processes.append(process)
                 with short_paths():
@@ -127,7 +124,7 @@ class Crew:
         return self.finished.keys() | self.failed.keys() | self.died.keys()
 
     def listen(self, seconds: float) -> None:
-        """Takes what the ranks say within `seconds`; returns at the first news."""
+        """Takes the ranks' messages of the next `seconds`; returns at the first one."""
         living = set(range(self.count)) - self.ended
         sources = {self.connections[rank]: rank for rank in living if rank in self.connections}
         sentinels = {p.sentinel: rank for rank, p in enumerate(self.processes) if rank in living}
@@ -145,7 +142,7 @@ class Crew:
                     self.events.append(rank)
 
     def settle(self, seconds: float) -> None:
-        """After the first failure: lets the others come to where they fail, wait or end."""
+        """Gives the other ranks time, after the first failure, to fail, wait or end as well."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             busy = [r for r in set(range(self.count)) - self.ended
@@ -164,7 +161,7 @@ class Crew:
         return self.died.get(rank) or self.failed[rank].message
 
     def reports(self) -> tuple[RankReport, ...]:
-        """Rank by rank, where each one is now."""
+        """One report a rank: where it is now."""
         running = {r: p.pid for r, p in enumerate(self.processes) if r not in self.ended and p.pid}
         stacks = dump_stacks(self.folder, running)
         ended = {**dict.fromkeys(self.finished, "finished"), **self.died}
@@ -174,7 +171,7 @@ class Crew:
         )
 
     def end(self) -> None:
-        """Leaves no process, no pipe; a second interrupt waits until that is done."""
+        """Ends all processes and closes all pipes; a second interrupt waits until that is done."""
         with _uninterrupted():
             for process in self.processes:
                 if process.pid is not None:
@@ -189,7 +186,7 @@ class Crew:
             self.recorder.close()
 
     def _take(self, rank: int) -> bool:
-        """One message of a rank; whether there may be more."""
+        """Handles one message of a rank -> True if there may be more."""
         connection = self.connections.get(rank)
         try:
             if connection is None or not connection.poll():

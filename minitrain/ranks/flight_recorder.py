@@ -2,9 +2,9 @@
 explains itself (torch's own, TORCH_NCCL_TRACE_BUFFER_SIZE, keeps the same for NCCL).
 
 Each rank records what it starts and what it waits for in its own part, and reads the others' parts.
-So whoever comes second to a collective sees *before* it starts that the first came with another one
-(a mismatch), and the launching process sees who waits for whom (a deadlock) without asking: a
-killed rank has left its last words. 4 µs an operation of 4 ranks, where
+So the rank that comes second to a collective sees *before* it starts that the first came with
+another one (a mismatch), and the launching process sees which ranks wait for each other (a
+deadlock) without asking: a killed rank has left its last record. 4 µs an operation of 4 ranks;
 TORCH_DISTRIBUTED_DEBUG=DETAIL makes each all-reduce take 1.5 to 2.4 times as long.
 """
 
@@ -15,7 +15,6 @@ import mmap
 import os
 import time
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -89,14 +88,14 @@ class FlightRecorder:
         self.full, self.version = False, 0
 
     @staticmethod
-    def create(path: str | Path, ranks: int) -> FlightRecorder:
+    def create(path: str | os.PathLike, ranks: int) -> FlightRecorder:
         """An empty one; the file is sparse, a rank that uses few channels touches few pages."""
         with open(path, "wb") as file:
             os.truncate(file.fileno(), ranks * PART.itemsize)
         return FlightRecorder.open(path)
 
     @staticmethod
-    def open(path: str | Path, rank: int = 0) -> FlightRecorder:
+    def open(path: str | os.PathLike, rank: int = 0) -> FlightRecorder:
         """The one that all ranks share: in a rank, or in the process that launched them."""
         with open(path, "r+b") as file:
             return FlightRecorder(mmap.mmap(file.fileno(), 0), rank)
@@ -129,7 +128,7 @@ class FlightRecorder:
         mine, number = key.encode(), int(self.counts[self.rank, row])
         self.keys[self.rank, row, number % HISTORY] = mine
         self.texts[self.rank, row, number % HISTORY] = words.encode()
-        self.counts[self.rank, row] = number + 1  # last: whoever reads it finds the rest
+        self.counts[self.rank, row] = number + 1  # last: a reader of it finds the rest
         return Entry(row, number), self._first_that_differs(channel, number, mine)
 
     def wait(self, entry: Entry, where: str, provable: bool) -> None:
@@ -139,7 +138,7 @@ class FlightRecorder:
         parts["row"][self.rank], parts["number"][self.rank] = entry
         parts["provable"][self.rank] = provable and entry.row >= 0
         parts["version"][self.rank] = self.version
-        parts["state"][self.rank] = WAITING  # last: who reads it finds the rest
+        parts["state"][self.rank] = WAITING  # last: a reader of it finds the rest
 
     def compute(self) -> None:
         """Records that this rank computes."""

@@ -13,24 +13,24 @@ The seam for an emulated clock: `launch(fabric=…)` makes a `LogicalClock` for 
 
 from __future__ import annotations
 
+import atexit
+import gc
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
 from minitrain.errors import InputError, divide, unknown_name
 from minitrain.measure.traffic import Clock, Trace, WallClock, ring_bytes
 from minitrain.ranks.flight_recorder import FlightRecorder
-from minitrain.ranks.process_group import (
-    gather_flat,
-    holders,
-    new_process_group,
-    reduce_scatter_flat,
-)
 from minitrain.ranks.work import GroupCall, Work, dense, land, shape
 
 REDUCTIONS = {
@@ -40,6 +40,9 @@ REDUCTIONS = {
     "min": dist.ReduceOp.MIN,
 }
 MEANT = {"mean": "avg", "average": "avg", "add": "sum"}  # what others call them: for the message
+PATIENCE_SECONDS = 600.0  # that an operation waits for the other ranks: NCCL's own default
+LEAVING_SECONDS = 2.0  # for torch's threads to end: one that waits for a lost rank does not
+holders: WeakSet[Any] = WeakSet()  # the `Group`s of this process, which keep torch's alive
 
 
 class Group:
@@ -146,7 +149,7 @@ class Group:
         options = dist.ReduceScatterOptions()
         options.reduceOp = _reduction(op, input)
         flat = (buffer.view(-1), source.view(-1))
-        start = partial(reduce_scatter_flat, self.process_group, *flat, options)
+        start = partial(self.process_group._reduce_scatter_base, *flat, options)
         finish = partial(land, output, buffer, self.size if op == "avg" else 1)
         sent = ring_bytes("reduce_scatter", input.nbytes, self.size)
         call = GroupCall("reduce_scatter", input, sent, start, finish, f"({op})")
@@ -156,7 +159,7 @@ class Group:
         """`output`, of N·n elements, gets all ranks' `input`, of n elements, in rank order."""
         source, buffer = dense(input, "all_gather"), dense(output, "all_gather")
         self._check_sizes("all_gather", whole=output, part=input)
-        start = partial(gather_flat, self.process_group, buffer.view(-1), source.view(-1))
+        start = partial(self.process_group._allgather_base, buffer.view(-1), source.view(-1))
         finish = partial(land, output, buffer)
         sent = ring_bytes("all_gather", output.nbytes, self.size)
         return self._run(GroupCall("all_gather", output, sent, start, finish), async_op)
@@ -191,7 +194,7 @@ class Group:
         """Ranks that name the same color form a group, in their old order; None stays out."""
         mine = torch.tensor([-1 if color is None else color], device=self.device)
         colors = torch.empty(self.size, dtype=mine.dtype, device=self.device)
-        start = partial(gather_flat, self.process_group, colors, mine)
+        start = partial(self.process_group._allgather_base, colors, mine)
         call = GroupCall(
             "all_gather", colors, 0, start, lambda: colors, "(split)", is_traced=False
         )  # not a learner's traffic
@@ -254,3 +257,68 @@ def _reduction(op: str, tensor: Tensor) -> Any:
     if op == "avg" and not tensor.is_floating_point():
         raise InputError(f"no avg of {tensor.dtype}: sum it, or convert it to float first")
     return REDUCTIONS[op]
+
+
+# ---- torch's process groups: how ranks meet, form a group, and leave ----
+
+
+def meet(
+    on_gpus: bool, store: dist.Store | None = None, rank: int = -1, ranks: int = -1
+) -> dist.ProcessGroup:
+    """All ranks, when they have come; with no store, by the environment that torchrun sets."""
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+            store=store,
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=PATIENCE_SECONDS),
+        )
+    return c10d._get_default_group()
+
+
+@atexit.register
+def leave() -> None:
+    """Ends gloo's threads while Python still runs; a `Group` is of no use afterwards.
+
+    They let go of a message's tensors after the wait for it has returned, and a thread that does so
+    when Python has ended aborts the process: "terminate called without an active exception".
+    """
+    if dist.is_initialized() or holders:  # a group in place is gone, torch's is not
+        ending = threading.Thread(target=_let_go, daemon=True)
+        ending.start()
+        ending.join(LEAVING_SECONDS)
+
+
+def _let_go() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for holder in holders:
+        holder.process_group = None
+    gc.collect()  # a sharded model refers to itself by its hooks
+
+
+def new_process_group(parent: Any, members: Sequence[int], name: str) -> Any:
+    """torch's group of the world's ranks `members`, in that order, known to all of torch.
+
+    `dist.new_group` wants every rank of the world to call, in the same order; with
+    `use_local_synchronization` it names the group by how many each member has made before, and so
+    hangs where groups overlap: rank 1 in [0, 1] and [1, 2]. Here the members alone call, and name
+    it alike. Where `parent` is none of torch's but a carrier's (process.py), it is the carrier's.
+    """
+    if not isinstance(parent, dist.ProcessGroup):
+        return parent.subgroup(members, name)
+    everyone = c10d._get_default_group()
+    backend, store = c10d._world.pg_map[everyone]
+    place = list(members).index(everyone.rank())
+    process_group, _ = c10d._new_process_group_helper(
+        len(members),
+        place,
+        list(members),
+        dist.Backend(backend),
+        store,
+        group_name=name,
+        timeout=timedelta(seconds=PATIENCE_SECONDS),
+    )
+    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(members)}
+    return process_group

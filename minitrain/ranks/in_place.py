@@ -1,7 +1,12 @@
-"""`launch` under torchrun or srun: this process is a rank already, so the function runs in place.
+"""Ranks that others have started: `launch` under torchrun or srun, and torch's groups as `Group`s.
 
-Every process runs the whole script; at a launch they meet, the first `ranks` of them run the
-function, and each gets the results of all. So a lab's cells are a cluster's script, unchanged.
+Under torchrun this process is a rank already, so the function of a launch runs in place: every
+process runs the whole script, at a launch they meet, the first `ranks` of them run the function,
+and each gets the results of all. So a lab's cells are a cluster's script, unchanged. A script that
+has its own process groups hands one to any technique of this package:
+
+    dist.init_process_group("gloo")                 or init_device_mesh("cpu", (8,))
+    group = group_from_torch()                      or group_from_torch(mesh)
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from minitrain.errors import InputError
 from minitrain.generators import seed_generators
 from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.flight_recorder import FlightRecorder
-from minitrain.ranks.group import Group
+from minitrain.ranks.group import Group, meet
 from minitrain.ranks.payload import dumps
-from minitrain.ranks.process_group import meet
 from minitrain.ranks.sigterm import obeying_sigterm
 
 if TYPE_CHECKING:
@@ -105,3 +111,46 @@ def join(recorder: FlightRecorder | None = None) -> Group:
     except ValueError as error:  # MASTER_ADDR or MASTER_PORT is missing
         raise InputError(f"{error}; {REMEDY}") from error
     return Group(everyone, range(everyone.size()), everyone.rank(), device, recorder=recorder)
+
+
+def group_from_torch(source: dist.ProcessGroup | DeviceMesh | None = None) -> Group:
+    """The group of a process group, of a mesh with one dimension, or by default of all ranks.
+
+    It opens no connection, seeds nothing and sends nothing. Call it once for each, on all of its
+    ranks: what is made from the group is named after it.
+    """
+    if not dist.is_initialized():
+        raise InputError(
+            "torch.distributed is not initialised: call dist.init_process_group() first, or use "
+            "minitrain.ranks.launch"
+        )
+    if isinstance(source, DeviceMesh):
+        source = _process_group(source)
+    elsewhere = source == dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives non-members
+    if not (source is None or elsewhere or isinstance(source, dist.ProcessGroup)):
+        raise InputError(
+            f"group_from_torch({source!r}): give a process group (dist.new_group([0, 1])), a mesh "
+            "of one dimension, or nothing for all ranks"
+        )
+    process_group = source or dist.group.WORLD
+    rank = dist.get_rank(process_group)
+    if rank < 0:
+        raise InputError("this rank is not in the process group: call it on the members alone")
+    ranks = dist.get_process_group_ranks(process_group)
+    return Group(process_group, ranks, rank, _device(process_group), name=process_group.group_name)
+
+
+def _process_group(mesh: DeviceMesh) -> dist.ProcessGroup:
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names or tuple(range(mesh.ndim))
+        raise InputError(
+            f"a mesh of {mesh.ndim} dimensions {names} is not one group: choose a dimension, "
+            f"mesh[{names[0]!r}]"
+        )
+    return mesh.get_group()
+
+
+def _device(process_group: dist.ProcessGroup) -> torch.device:
+    """The device of its tensors: this process's GPU for NCCL, else the CPU."""
+    on_gpu = "nccl" in dist.get_backend_config(process_group)
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -2,8 +2,8 @@
 
 Each rank is a process forked from a server that has torch imported: 4 ranks in about 0.1 s, where
 torchrun takes 6 s; the first call starts the server (2 s; `prepare` does so ahead). There is never
-a silent hang: a deadlock is told as soon as it is certain, and at the deadline every rank says what
-it waits in, and at which line.
+a silent hang: a deadlock is reported as soon as it is certain, and at the deadline the report says
+what each rank is waiting in, and at which line.
 
     results = launch(lambda group: group.all_reduce(torch.ones(2)), ranks=2)   # [2, 2] from both
 
@@ -80,8 +80,8 @@ def launch(
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
     carrier: of the messages, in place of torch; with it, and "fork", a result is plain values.
-    What a cell's `fn` needs goes along: of the cell's globals those that it, or a function that it
-    calls, mentions by name; what is looked up at run time (`globals()["x"]`, `eval`) stays behind.
+    The globals of a cell that `fn`, or a function that it calls, mentions by name travel with it;
+    what is looked up at run time (`globals()["x"]`, `eval`) stays behind.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
     """
     _check(fn, ranks, timeout, start_method)

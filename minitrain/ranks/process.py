@@ -1,7 +1,7 @@
 """The process of one rank: it meets the others, runs the function, sends the result, and stays.
 
 It stays until the launching process ends it. A rank that left early would close its sockets, and
-the others, waiting for it, would say "Connection closed by peer" instead of what is wrong. It is
+the others, waiting for it, would fail with "Connection closed by peer", not what is wrong. It is
 the leader of a process group of its own, so that one kill ends it and all that it has started.
 """
 
@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -36,13 +37,13 @@ from minitrain.generators import seed_generators
 from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.errors import ConnectionLost, Mismatch
 from minitrain.ranks.flight_recorder import FlightRecorder
-from minitrain.ranks.group import Group
+from minitrain.ranks.group import Group, meet
 from minitrain.ranks.payload import dumps
-from minitrain.ranks.process_group import meet
 from minitrain.ranks.sigterm import end_if_it_waits, signal_numbers
 from minitrain.ranks.source import learner_line
 from minitrain.ranks.work import says_peer_is_gone
 
+HOME = str(Path(__file__).parents[1])  # the folder of the package
 GLANCE_SECONDS = 0.2
 LONGEST_LINE = 1 << 16
 
@@ -114,6 +115,37 @@ class LineStream(io.TextIOBase):
     def close(self) -> None:
         if self.pending:
             self.write("\n")
+
+
+def own_modules() -> dict[str, ModuleType]:
+    """The modules of this package that are loaded."""
+    package = __name__.partition(".")[0]
+    return {name: m for name, m in sys.modules.items() if name.partition(".")[0] == package}
+
+
+def edited_at(module: ModuleType) -> int | None:
+    """Modification time of its source in nanoseconds; None if there is no file."""
+    file = Path(module.__file__ or "")
+    return file.stat().st_mtime_ns if file.is_file() else None
+
+
+def enter(caller_home: str, *args: Any) -> None:
+    """`run_rank(*args)` of the package in `caller_home`, as it is on disk now.
+
+    The server that ranks are forked from has the package loaded, so a rank starts 20 ms sooner.
+    Where any source is newer than that, or the caller's package is another one, the rank forgets
+    all of it and imports what is on disk: an edit counts at the next launch.
+    """
+    server = sys.modules.get("minitrain.ranks.server")
+    loaded = server.LOADED if server else {}
+    is_fresh = all(edited_at(m) == loaded.get(name) for name, m in own_modules().items())
+    if caller_home == HOME and is_fresh:
+        run_rank(*args)
+    for name in own_modules():
+        del sys.modules[name]
+    from minitrain.ranks.process import run_rank as run_rank_of_now
+
+    run_rank_of_now(*args)
 
 
 def run_rank(

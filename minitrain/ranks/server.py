@@ -1,8 +1,11 @@
-"""Imported by the server that ranks are forked from, and by no other process.
+"""Preparation of the server that ranks are forked from; no other process imports this file.
 
-Whoever stops a job often tells its whole process group (`timeout`, systemd, Slurm), so the server
+Stopping a job often signals its whole process group (`timeout`, systemd, Slurm), and so the server
 too. It ignores SIGTERM, as it does SIGINT: it ends with the process that started it, and were it
 gone before, the ranks that still save would pass for dead. What is forked from it obeys again.
+
+It is the last import of the server: `LOADED` notes how old every source then was, so that a rank
+can see whether one was edited since (`process.enter`).
 """
 
 from __future__ import annotations
@@ -10,5 +13,9 @@ from __future__ import annotations
 import os
 import signal
 
+from minitrain.ranks.process import edited_at, own_modules
+
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+LOADED = {name: edited_at(module) for name, module in own_modules().items()}

@@ -1,7 +1,7 @@
-"""SIGTERM for a rank that waits for the others: it ends, and says what it waited in.
+"""SIGTERM for a rank that waits for the others: it ends, and reports what it was waiting in.
 
 Python runs its signal handlers between two steps of the main thread. A rank that waits in torch
-takes no step, and would obey a `kill` only when its peers have come, which may be never. So a
+takes no step, and would obey a `kill` only once its peers have come, which may be never. So a
 second thread reads the signal's number from a socket, into which the interpreter writes it at once.
 
     no handler              launched: the kernel ends it, `launch` reports; in place: says it, ends
@@ -44,7 +44,10 @@ def signal_numbers() -> Iterator[socket.socket]:
 
 @contextmanager
 def obeying_sigterm(recorder: FlightRecorder, rank: int) -> Iterator[None]:
-    """In a process that no launching process watches; its main thread calls."""
+    """Obeys SIGTERM while the block runs, in a process that no launching process watches.
+
+    The main thread has to enter it.
+    """
     before = signal.getsignal(signal.SIGTERM)
     if before == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _left_to_the_thread)

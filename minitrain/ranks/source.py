@@ -19,7 +19,7 @@ BESIDE = tuple(  # the rest of the course's own code, imported as `minitrain.lab
 COURSE_CODE = (PACKAGE, *BESIDE)
 STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
 CHECKER = "<the checker>"  # the name of all files of a lab's checks where a submission is graded
-RUNTIME = (  # nobody's mistake
+RUNTIME = (  # never the learner's mistake
     f"{PACKAGE}ranks{os.sep}",
     *BESIDE[:2],
     f"{STANDARD_LIBRARY}multiprocessing{os.sep}",

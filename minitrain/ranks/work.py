@@ -2,7 +2,7 @@
 
     recorder.record ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ done
 
-A `GroupCall` says what is asked of the group; the `Work` made from it is under way. The flight
+A `GroupCall` describes an operation; the `Work` made from it is under way. The flight
 recorder compares the call with what the other ranks have recorded before anything is sent, so that
 a mismatch raises here instead of hanging, or crashing, in gloo.
 """
@@ -13,23 +13,22 @@ import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Clock, Op, Trace
+from minitrain.measure.traffic import Op
 from minitrain.ranks.errors import ConnectionLost, Mismatch, WaitedTooLong
 from minitrain.ranks.flight_recorder import (
     Entry,
-    FlightRecorder,
     channel_of_collectives,
     channel_of_messages,
 )
 from minitrain.ranks.source import calling_line, place_of
 
+Member = Any  # a `Group`, which this rank is a member of, and which imports this file
 PEER_IS_GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
 TIMED_OUT = "Timed out waiting"
 THREADS = 2  # of a rank that has started none of its own: the one that runs it, and its watch
@@ -68,21 +67,6 @@ class GroupCall(NamedTuple):
         if self.peer is not None:
             name = f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {ranks[self.peer]}"
         return f"{name} of {shape(self.tensor)}"
-
-
-class Member(Protocol):
-    """The part of a `Group` that a `Work` needs: this rank's membership."""
-
-    process_group: dist.ProcessGroup
-    name: str
-    ranks: tuple[int, ...]
-    rank: int
-    size: int
-    trace: Trace
-    recorder: FlightRecorder
-
-    @property
-    def clock(self) -> Clock: ...
 
 
 class Work:
@@ -155,7 +139,7 @@ def record(group: Member, call: GroupCall) -> Entry:
 
 
 def in_torch(function: Callable[[], Any]) -> Any:
-    """Calls into torch; that a peer is gone is told from an error of one's own."""
+    """Calls into torch; raises ConnectionLost where the error is that a peer is gone."""
     try:
         return function()
     except RuntimeError as error:

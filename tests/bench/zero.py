@@ -29,8 +29,8 @@ from minitrain.memory.stores import MemoryStore
 from minitrain.model.config import preset
 from minitrain.model.transformer import Transformer, build
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero
 from minitrain.ranks.group import Group
 
 SHAPES = (("1M", 2, 128), ("10M", 1, 128), ("50M", 1, 128))

@@ -62,7 +62,7 @@ HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
     for name in (
         "collectives/differentiable",
-        *("tensor/plain", "tensor/linear", "tensor/layers", "tensor/vocabulary"),
+        *("tensor/linear", "tensor/layers", "tensor/vocabulary"),
     )
 )
 
@@ -320,7 +320,7 @@ class TestConjugates(Exercise):
     """Operators in pairs"""
 
     name = "conjugates"
-    reference = "minitrain.parallel.tensor.plain:conjugates"
+    reference = "minitrain.parallel.tensor.linear:conjugates"
     hidden = HIDDEN
 
     F64, F32 = torch.float64, torch.float32
@@ -531,7 +531,7 @@ class TestParallelMLP(Exercise):
     """Column, then row"""
 
     name = "parallel_mlp"
-    reference = "minitrain.parallel.tensor.plain:parallel_mlp"
+    reference = "minitrain.parallel.tensor.layers:parallel_mlp"
     hidden = HIDDEN
 
     fault = staticmethod(partial(block_fault, name="the MLP"))
@@ -597,7 +597,7 @@ class TestParallelAttention(Exercise):
     """A rank's own heads"""
 
     name = "parallel_attention"
-    reference = "minitrain.parallel.tensor.plain:parallel_attention"
+    reference = "minitrain.parallel.tensor.layers:parallel_attention"
     hidden = HIDDEN
 
     fault = staticmethod(partial(block_fault, name="attention"))
@@ -679,7 +679,7 @@ class TestSequenceMLP(Exercise):
     """The stream split too"""
 
     name = "sequence_mlp"
-    reference = "minitrain.parallel.tensor.plain:sequence_mlp"
+    reference = "minitrain.parallel.tensor.layers:sequence_mlp"
     hidden = HIDDEN
 
     NAMES = ("norm", *MLP)
@@ -806,7 +806,7 @@ class TestEmbed(Exercise):
     """V/N rows of the embedding"""
 
     name = "embed"
-    reference = "minitrain.parallel.tensor.plain:embed"
+    reference = "minitrain.parallel.tensor.vocabulary:embed"
     hidden = HIDDEN
 
     @staticmethod
@@ -1005,7 +1005,7 @@ class TestVocabularyLoss(Exercise):
     """Cross-entropy without the whole logits"""
 
     name = "vocabulary_loss"
-    reference = "minitrain.parallel.tensor.plain:vocabulary_loss"
+    reference = "minitrain.parallel.tensor.vocabulary:vocabulary_loss"
     hidden = HIDDEN
 
     @staticmethod

@@ -57,8 +57,7 @@ REVEALS = {
     ),
 }
 FILES = tuple(
-    f"minitrain/parallel/pipeline/{name}.py"
-    for name in ("plain", "schedules", "executor", "messages")
+    f"minitrain/parallel/pipeline/{name}.py" for name in ("plain", "schedules", "executor")
 )
 
 

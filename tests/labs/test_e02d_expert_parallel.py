@@ -50,7 +50,6 @@ REVEALS = {
     ),
 }
 HIDDEN = (
-    "minitrain/parallel/expert/plain.py",
     "minitrain/parallel/expert/exchange.py",
     "minitrain/model/experts/router.py",
     "minitrain/model/experts/dispatch.py",
@@ -167,7 +166,7 @@ class TestRoute(Exercise):
     """The top-k router"""
 
     name = "route"
-    reference = "minitrain.parallel.expert.plain:route"
+    reference = "minitrain.parallel.expert.exchange:route"
     hidden = HIDDEN
 
     @check(points=3, title="the k most probable experts, weights of sum 1 (float64, k of 1 to E)")
@@ -405,7 +404,7 @@ class TestBalance(Exercise):
     """The load-balancing loss"""
 
     name = "balance_loss"
-    reference = "minitrain.parallel.expert.plain:balance_loss"
+    reference = "minitrain.parallel.expert.exchange:balance_loss"
     hidden = HIDDEN
 
     @check(
@@ -544,7 +543,7 @@ class TestBias(Exercise):
     """The auxiliary-loss-free bias"""
 
     name = "update_bias"
-    reference = "minitrain.parallel.expert.plain:update_bias"
+    reference = "minitrain.parallel.expert.exchange:update_bias"
     hidden = HIDDEN
 
     @check(points=5, title="up where too few on all ranks, down where too many, by one all-reduce")
@@ -807,7 +806,7 @@ class TestPlan(Exercise):
     """Choices to rows: dropless, and with a capacity"""
 
     name = "plan"
-    reference = "minitrain.parallel.expert.plain:plan"
+    reference = "minitrain.parallel.expert.exchange:plan"
     hidden = HIDDEN
 
     @check(points=4, title="dropless: every choice once, by expert, and the rows of each")
@@ -1082,7 +1081,7 @@ class TestMix(Exercise):
     """Dispatch and combine"""
 
     name = "mix"
-    reference = "minitrain.parallel.expert.plain:mix"
+    reference = "minitrain.parallel.expert.exchange:mix"
     hidden = HIDDEN
 
     @check(points=4, title="each token's answers, computed once, weighted and added (float64)")
@@ -1316,7 +1315,7 @@ class TestExchange(Exercise):
     """Experts on other ranks"""
 
     name = "exchange"
-    reference = "minitrain.parallel.expert.plain:exchange"
+    reference = "minitrain.parallel.expert.exchange:exchange_naive"
     hidden = HIDDEN
 
     @check(points=5, title="answers as if all experts were here, by all-to-alls (1 to 3 ranks)")

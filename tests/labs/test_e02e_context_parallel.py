@@ -50,8 +50,7 @@ HIDDEN = tuple(
     f"minitrain/parallel/{name}.py"
     for name in (
         *("collectives/overlapped", "collectives/differentiable"),
-        *("context/plain", "context/ring", "context/gather"),
-        *("context/ulysses", "context/split", "context/model"),
+        *("context/ring", "context/gather", "context/split", "context/model"),
     )
 )
 BATCH, SIZE = 2, 4  # sequences, head size
@@ -160,7 +159,7 @@ class TestMerge(Exercise):
     """Two answers become one"""
 
     name = "merge"
-    reference = "minitrain.parallel.context.plain:merge"
+    reference = "minitrain.parallel.context.ring:merge"
     hidden = HIDDEN
 
     def merged(self, submission, cases, right):
@@ -446,7 +445,7 @@ class TestZigzag(Exercise):
     """An early chunk and a late one"""
 
     name = "zigzag"
-    reference = "minitrain.parallel.context.plain:zigzag"
+    reference = "minitrain.parallel.context.ring:zigzag"
     hidden = HIDDEN
 
     def cut(self, submission, right):
@@ -570,7 +569,7 @@ class TestRingForward(Exercise):
     """Ring attention"""
 
     name = "ring_forward"
-    reference = "minitrain.parallel.context.plain:ring_forward"
+    reference = "minitrain.parallel.context.ring:ring_forward"
     hidden = HIDDEN
     instead = "blocks come `around`, one after another: a rank holds two at once, not all of them"
 
@@ -776,7 +775,7 @@ class TestRingBackward(Exercise):
     """Gradients come home"""
 
     name = "ring_backward"
-    reference = "minitrain.parallel.context.plain:ring_backward"
+    reference = "minitrain.parallel.context.ring:ring_backward"
     hidden = HIDDEN
     instead = (
         "then a rank holds the gradients of all N blocks. Let each go on with its block, by pass_on"
@@ -961,7 +960,7 @@ class TestUlysses(Exercise):
     """Heads for tokens"""
 
     name = "ulysses"
-    reference = "minitrain.parallel.context.plain:ulysses"
+    reference = "minitrain.parallel.context.gather:ulysses"
     hidden = HIDDEN
     cases: ClassVar = {  # ranks: tokens, heads, key heads, in a row
         2: ((14, 12, 2), (4, 2, 1), (6, 8, 4)),

@@ -55,10 +55,7 @@ REVEALS = {
         formula=tp_share,
     ),
 }
-FILES = tuple(
-    f"minitrain/parallel/{name}.py"
-    for name in ("mesh", "hybrid/gradients", "hybrid/model", "hybrid/state", "hybrid/placement")
-)
+FILES = tuple(f"minitrain/parallel/{name}.py" for name in ("mesh", "hybrid/model", "hybrid/state"))
 
 
 # ---- the mesh ----
@@ -302,7 +299,7 @@ class TestCopies(Exercise):
     """How often a parameter is held"""
 
     name = "copies"
-    reference = "minitrain.parallel.hybrid.gradients:copies"
+    reference = "minitrain.parallel.hybrid.model:copies"
     hidden = FILES
 
     def judge(self, submission, tied):
@@ -524,7 +521,7 @@ class TestNorm(Exercise):
     """The norm of the whole gradient"""
 
     name = "gradient_norm"
-    reference = "minitrain.parallel.hybrid.gradients:gradient_norm"
+    reference = "minitrain.parallel.hybrid.model:gradient_norm"
     hidden = FILES
 
     @check(points=4, title="copies and slices: equals one process, step after step (dp = tp = 2)")
@@ -595,7 +592,7 @@ class TestClip(Exercise):
     """Clipping by one factor"""
 
     name = "clip_on_mesh"
-    reference = "minitrain.parallel.hybrid.gradients:clip_on_mesh"
+    reference = "minitrain.parallel.hybrid.model:clip_on_mesh"
     hidden = FILES
 
     @check(
@@ -757,7 +754,7 @@ class TestBytes(Exercise):
     """What leaves a node"""
 
     name = "bytes_between"
-    reference = "minitrain.parallel.hybrid.placement:bytes_between"
+    reference = "minitrain.parallel.mesh:bytes_between"
     hidden = FILES
 
     @check(points=5, title="every edge of every ring, on two nodes")
@@ -873,7 +870,7 @@ class TestPlace(Exercise):
     """The order of the axes"""
 
     name = "place"
-    reference = "minitrain.parallel.hybrid.placement:place"
+    reference = "minitrain.parallel.mesh:place"
     hidden = FILES
 
     @check(points=5, title="a Mesh of the same sizes that keeps the chatty axis inside")

@@ -49,13 +49,10 @@ HIDDEN = (
     "minitrain/parallel/zero/plain.py",
     "minitrain/parallel/zero/unit.py",
     "minitrain/parallel/zero/sharded.py",
-    "minitrain/parallel/zero/stages_1_2.py",
     "minitrain/parallel/zero/stage_3.py",
     "minitrain/parallel/zero/optimizer.py",
-    "minitrain/parallel/zero/torch_optimizers.py",
-    "minitrain/parallel/zero/norm.py",
+    "minitrain/parallel/zero/guards.py",
     "minitrain/parallel/zero/state.py",
-    "minitrain/parallel/zero/full_state.py",
     "minitrain/memory/optimizer_offload.py",
 )
 STEPS = 3

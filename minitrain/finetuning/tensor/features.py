@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from minitrain.finetuning.adapters.bias import BitFit
 from minitrain.finetuning.adapters.ia3 import IA3
 from minitrain.finetuning.tensor.lora import cut_like, kept_whole
-from minitrain.parallel.tensor.heads import SharedRows, share
+from minitrain.parallel.tensor.layers import SharedRows, share
 from minitrain.parallel.tensor.linear import ColumnLinear, column_linears
 
 

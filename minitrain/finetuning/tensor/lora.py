@@ -36,7 +36,7 @@ from minitrain.parallel.collectives.differentiable import (
     summed,
 )
 from minitrain.parallel.layout import lay_out, layout_of, take_slice
-from minitrain.parallel.tensor.heads import SharedRows, share
+from minitrain.parallel.tensor.layers import SharedRows, share
 from minitrain.parallel.tensor.linear import ColumnLinear, CutLinear, RowLinear
 
 

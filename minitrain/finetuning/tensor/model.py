@@ -36,8 +36,7 @@ from minitrain.finetuning.tensor.features import ColumnBitFit, ColumnIA3
 from minitrain.finetuning.tensor.lora import ColumnLoRA, RowLoRA, cut_like, kept_whole
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.layout import lay_out, layout_of
-from minitrain.parallel.tensor.heads import SharedRows
-from minitrain.parallel.tensor.layers import TensorAttention, tensor_parallel
+from minitrain.parallel.tensor.layers import SharedRows, TensorAttention, tensor_parallel
 from minitrain.parallel.tensor.linear import ColumnLinear, RowLinear
 from minitrain.ranks.group import Group
 

@@ -38,12 +38,12 @@ Operator = Callable[[Tensor], Tensor]
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
-    """x, for each rank to use in its own way; backward sums what they say of it."""
+    """x, for each rank to use in its own way; backward sums the ranks' gradients."""
     return paired(x, same, partial(summed, group))
 
 
 def reduce(x: Tensor, group: Group) -> Tensor:
-    """The sum of the ranks' x; backward hands the gradient on as it is."""
+    """The sum of the ranks' x; backward passes the gradient through."""
     return paired(x, partial(summed, group), same)
 
 
@@ -76,7 +76,7 @@ def all_to_all(
 
 
 def paired(x: Tensor, there: Operator, back: Operator) -> Tensor:
-    """there(x), with `back` as its backward, and that one's is `there`. Neither changes its x."""
+    """there(x), with `back` as its backward and `there` as that one's. Neither changes its x."""
     return _Paired.apply(x, there, back)
 
 
@@ -91,7 +91,7 @@ class _Paired(torch.autograd.Function):
         return _Paired.apply(dy, *ctx.operators), None, None
 
 
-# ---- what they do, outside autograd ----
+# ---- the operators, outside autograd ----
 
 
 def same(x: Tensor) -> Tensor:

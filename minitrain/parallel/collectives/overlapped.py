@@ -1,5 +1,4 @@
-"""Collectives that run while their caller computes: each `start_…` issues one, and what it returns
-waits for it.
+"""Collectives that run while their caller computes: each `start_…` issues one and returns its wait.
 
     start_all_gather           flat, in place         ZeRO's weights
     start_reduce_scatter_mean  flat, in place         ZeRO's gradients, averaged
@@ -8,10 +7,10 @@ waits for it.
     start_all_reduce           in place
     pass_on, around            a ring of neighbours   context parallelism's keys and values
 
-The flat ones send directly. A ring passes on what has just arrived: N-1 steps, each waiting for the
-one before, so somebody must look after it. Here each rank sends every other its part directly, all
-at once, and the library moves the bytes in the background. Bytes a rank sends: (N-1)/N·S, as in a
-ring; messages: N-1.
+The flat ones send directly. A ring passes on what has just arrived: N-1 steps, each waiting for
+the one before, so a thread would have to drive it. Here each rank sends every other its part
+directly, all at once, and the library moves the bytes in the background. Bytes a rank sends:
+(N-1)/N·S, as in a ring; messages: N-1.
 
     ring     r sends c ─ wait ─ sends c-1 ─ wait ─ …      in flight: 1 message    extra memory 2S/N
     direct   r sends to all others ─ own work ─ wait      in flight: N-1          extra (N-1)/N·S
@@ -35,7 +34,7 @@ from minitrain.ranks.group import Group
 
 
 def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
-    """Part r of `whole` is there on rank r; after the returned wait, all parts are on all ranks."""
+    """Rank r has part r of `whole`; after the returned wait, every rank has all parts."""
     parts = whole.chunk(group.size)
     if whole.is_cuda:
         return group.all_gather(whole, parts[group.rank], async_op=True).wait
@@ -47,10 +46,10 @@ def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
 
 
 def start_reduce_scatter_mean(group: Group, whole: Tensor) -> Callable[[], Tensor]:
-    """The returned wait averages this rank's part of `whole` over ranks, in place, and gives it.
+    """The returned wait averages this rank's part of `whole` over ranks, in place.
 
-    Added in float32 or wider, and always in one order, whoever came first. `whole` must not change
-    before the wait.
+    Added in float32 or wider, and always in the same order, so that runs agree bit for bit. `whole`
+    must not change before the wait.
     """
     parts = whole.chunk(group.size)
     own = parts[group.rank]  # (S/N,)
@@ -131,7 +130,7 @@ def around(group: Group, block: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def pass_on(group: Group, tensor: Tensor) -> Callable[[], Tensor]:
-    """Starts `tensor` to the right; calling the result waits for what comes from the left."""
+    """Sends `tensor` to the right; calling the result waits for the one from the left."""
     arriving = group.irecv(torch.empty_like(tensor), (group.rank - 1) % group.size)
     leaving = group.isend(tensor, (group.rank + 1) % group.size)
 

@@ -1,21 +1,36 @@
-"""Context parallelism without a ring: every rank gathers all keys and values, as Llama 3 did.
+"""Context parallelism without a ring: all keys are gathered, or tokens are exchanged for heads.
 
-One all-gather before attention, one reduce-scatter of their gradients after it, both waited for:
-(N-1)·S sent in each direction, N·S held, S = 2·B·K·T/N·C elements. With K heads of keys for many
-more of queries S is small, and any mask is easy. Paper: Llama 3, arXiv 2407.21783, section 3.3.2.
+Gathering, as Llama 3 did: one all-gather of keys and values before attention, one reduce-scatter of
+their gradients after it, both waited for: (N-1)·S sent in each direction, N·S held, S = 2·B·K·T/N·C
+elements. With K heads of keys for many more of queries S is small, and any mask is easy.
+
+Ulysses: an all-to-all turns T/N tokens of all heads into all tokens of H/N heads, and back. Between
+the two, attention is one process's own, and zig-zag order is not needed for balance. Heads are what
+it divides by: N must divide H, and N divide K or K divide N. Where K < N, each key/value head goes
+to the N/K ranks whose query heads read it, so the wire carries N heads instead of K.
+
+    rank 0   tokens 0  heads 0 1         head 0  tokens 0 1         tokens 0  heads 0 1
+    rank 1   tokens 1  heads 0 1    →    head 1  tokens 0 1    →    tokens 1  heads 0 1
+
+Bytes a layer sends, forward, and again in backward: (N-1)/N · B·T/N·C·(2H + 2·max(K, N)) elements:
+1/N of a rank's tokens, so that with more ranks each sends less, where a ring's stays the same.
+Papers: Llama 3, arXiv 2407.21783, section 3.3.2; Jacobs et al., 2309.14509 (Ulysses). Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
+from minitrain.errors import InputError
 from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import check_heads, tiled_attention
-from minitrain.parallel.collectives.differentiable import paired
+from minitrain.parallel.collectives.differentiable import all_to_all, paired
 from minitrain.parallel.context.split import chunk_slice, chunks_of, join_tensors, split_tensor
 from minitrain.ranks.group import Group
 
@@ -52,3 +67,49 @@ def sum_sequence(group: Group, order: str, whole: Tensor, dim: int = 1) -> Tenso
     size = group.size
     parts = torch.stack([split_tensor(whole, rank, size, order, dim) for rank in range(size)])
     return group.reduce_scatter(torch.empty_like(parts[0]), parts)
+
+
+def ulysses_attention(
+    group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None
+) -> Tensor:
+    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C); `mask` of the whole sequence."""
+    check_heads(q, k, v)
+    exchange = partial(all_to_all, group=group)
+    return ulysses(q, k, v, group.size, exchange, order, mask or Mask(0))
+
+
+def ulysses(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    size: int,
+    exchange: Callable[[Tensor], Tensor],
+    order: str = "contiguous",
+    mask: Mask | None = None,
+) -> Tensor:
+    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), causal where `mask` is None.
+
+    `exchange`, a differentiable all-to-all, takes (N, …), piece r for rank r, and gives (N, …),
+    piece r from rank r.
+    """
+    copies = key_copies(q.shape[1], k.shape[1], size)
+    k, v = (z.repeat_interleave(copies, dim=1) for z in (k, v))
+    pieces = [rearrange(z, "b (n h) t c -> n b h t c", n=size) for z in (q, k, v)]
+    heads = [piece.shape[2] for piece in pieces]
+    parts = exchange(torch.cat(pieces, dim=2))  # (N, B, …, T/N, C)
+    whole = join_tensors(parts.unbind(), order, dim=2)  # (B, …, T, C): my heads, all tokens
+    out = tiled_attention(*whole.split(heads, dim=1), mask or Mask(0))  # (B, H/N, T, C)
+    mine = [split_tensor(out, rank, size, order, dim=2) for rank in range(size)]
+    parts = exchange(torch.stack(mine))  # (N, B, H/N, T/N, C): all heads, my tokens
+    return rearrange(parts, "n b h t c -> b (n h) t c")
+
+
+def key_copies(heads: int, kv_heads: int, ranks: int) -> int:
+    """To how many ranks each key/value head goes: to all whose query heads read it."""
+    if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
+        raise InputError(
+            f"Ulysses over {ranks} ranks with {heads} heads and {kv_heads} key/value heads: ranks "
+            "must divide the heads, and divide the key/value heads or be a multiple of them; "
+            "a ring takes any number"
+        )
+    return max(1, ranks // kv_heads)

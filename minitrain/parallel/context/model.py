@@ -12,10 +12,13 @@ from minitrain.model.attention.mask import Mask
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import Rotation, document_positions, rotation
 from minitrain.model.transformer import Transformer
-from minitrain.parallel.context.gather import gather_attention, gather_sequence
+from minitrain.parallel.context.gather import (
+    gather_attention,
+    gather_sequence,
+    ulysses_attention,
+)
 from minitrain.parallel.context.ring import ring_attention
 from minitrain.parallel.context.split import chunks_of, split_tensor
-from minitrain.parallel.context.ulysses import ulysses_attention
 from minitrain.ranks.group import Group
 
 

@@ -16,26 +16,111 @@ S = 2·B·K·T/N·C elements (a rank's keys and values, of K heads: never repeat
     sent a layer    forward     backward                         keys and values held, forward
     ring            (N-1)·S     2(N-1)·S, half of it float32     2·S: one here, one on its way
     gather.py       (N-1)·S     (N-1)·S                          N·S
-    ulysses.py      its own formula: less with more ranks
+    Ulysses, there  its own formula: less with more ranks
 
+`ring_forward` and `ring_backward` are the two rings as lab e02e writes them, of tokens whose
+`places` are given; `ring_attention` runs both under autograd, with windows and documents.
 Papers: Liu et al., arXiv 2310.01889; Brandon et al., 2311.09431; Llama 3, 2407.21783. Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, divide
 from minitrain.model.attention.mask import Mask
-from minitrain.model.attention.tiled import check_heads, row_products, tiled_backward, tiled_forward
+from minitrain.model.attention.tiled import (
+    check_heads,
+    exact_dtype,
+    row_products,
+    tiled_backward,
+    tiled_forward,
+)
 from minitrain.parallel.collectives.overlapped import around, pass_on
-from minitrain.parallel.context.plain import merge, nothing_read
 from minitrain.parallel.context.split import chunk_slice, chunks_of
 from minitrain.ranks.group import Group
+
+Meeting = tuple[slice, slice, Mask]  # some of my queries, some of the owner's keys, what is read
+
+
+def zigzag(length: int, size: int) -> tuple[Tensor, Tensor]:
+    """-> places (N, T/N): rank r holds chunks r and 2N-1-r of 2N; and inverse (T,), which puts all
+    ranks' tokens, side by side in rank order, back into the order of the text."""
+    divide("tokens", length, 2 * size, "chunks")
+    chunks = torch.arange(length).view(2 * size, -1)  # (2N, T/2N)
+    places = torch.cat((chunks[:size], chunks[size:].flip(0)), dim=1)
+    return places, places.flatten().argsort()
+
+
+def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention to two sets of keys -> to their union; out (B, H, T, C), lse (B, H, T).
+
+    Each is weighed by its share exp(lse - lse of both). A set in which a row reads nothing has
+    lse = -inf and weighs 0, also where both are such.
+    """
+    both = torch.logaddexp(lse, new_lse)
+    base = both.masked_fill(both == -torch.inf, 0)  # -inf - -inf would be NaN
+    old_share, new_share = ((z - base).exp()[..., None] for z in (lse, new_lse))
+    return out * old_share + new_out * new_share, both
+
+
+def ring_forward(group: Group, places: Tensor, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
+    """q (B, H, T/N, C), kv (2, B, K, T/N, C), a rank's own -> out like q, and lse (B, H, T/N).
+
+    `places` (N, T/N) says which token of the sequence a rank holds, and where: two consecutive runs
+    of T/2N tokens a rank, as in zig-zag and in contiguous order.
+    """
+
+    def meetings(owner: int) -> Iterator[Meeting]:
+        half = q.shape[2] // 2
+        both = slice(0, half), slice(half, 2 * half)
+        for rows in both:
+            for keys in both:
+                offset = int(places[group.rank, rows][0] - places[owner, keys][0])
+                if offset >= 0:  # else every key comes after every query
+                    yield rows, keys, Mask(offset)
+
+    return attend_around(group, q, kv, meetings)
+
+
+def attend_around(
+    group: Group, q: Tensor, kv: Tensor, meetings: Callable[[int], Iterator[Meeting]]
+) -> tuple[Tensor, Tensor]:
+    """The ring of keys: `meetings(owner)` are those of my queries with the owner's keys."""
+    out = torch.zeros_like(q, dtype=exact_dtype(q))  # sums are in float32 at least
+    lse = out.new_full(q.shape[:3], -torch.inf)  # no key is read yet
+    for owner, (k, v) in around(group, kv):
+        for rows, keys, mask in meetings(owner):
+            found = tiled_forward(q[:, :, rows], k[:, :, keys], v[:, :, keys], mask)
+            out[:, :, rows], lse[:, :, rows] = merge(out[:, :, rows], lse[:, :, rows], *found)
+    return out.to(q.dtype), lse
+
+
+def ring_backward(
+    group: Group, kv: Tensor, gradients: Callable[[int, Tensor], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """-> dq, and dkv like kv, of the rank's own tokens. `gradients(owner, block)` gives this rank's
+    dq from a block, and its part of the block's gradient, which goes on to the block's next rank.
+    """
+    dq, own, coming = 0, None, None
+    for owner, block in around(group, kv):
+        dq_part, d_block = gradients(owner, block)
+        dq = dq + dq_part
+        if owner == group.rank:
+            own = d_block  # waits at home for the others' parts
+        else:
+            if coming is not None:
+                d_block = d_block + coming()
+            coming = pass_on(group, d_block)
+    return dq, own if coming is None else own + coming()
+
+
+# ---- under autograd, with windows and documents ----
 
 
 def ring_attention(
@@ -62,46 +147,31 @@ class _Ring(torch.autograd.Function):
         ctx, group: Group, order: str, q: Tensor, k: Tensor, v: Tensor, mask: Mask
     ) -> Tensor:
         kv = torch.stack((k, v))  # one message
-        out, lse = nothing_read(q)
-        for owner, (keys, values) in around(group, kv):
-            for rows, columns, part in blocks(group, order, owner, q.shape[2], mask):
-                found = tiled_forward(
-                    q[:, :, rows], keys[:, :, columns], values[:, :, columns], part
-                )
-                out[:, :, rows], lse[:, :, rows] = merge(out[:, :, rows], lse[:, :, rows], *found)
-        out = out.to(q.dtype)
+        ctx.group, ctx.meetings = group, partial(blocks, group, order, q.shape[2], mask)
+        out, lse = attend_around(group, q, kv, ctx.meetings)
         ctx.save_for_backward(q, kv, out, lse)
-        ctx.around = group, order, mask
         return out
 
     @staticmethod
     def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        (q, kv, out, lse), (group, order, mask) = ctx.saved_tensors, ctx.around
-        delta = row_products(d_out, out)
-        dq, coming = torch.zeros_like(q, dtype=lse.dtype), None
-        for owner, (keys, values) in around(group, kv):
-            d_kv = torch.zeros_like(kv, dtype=lse.dtype)
-            for rows, columns, part in blocks(group, order, owner, q.shape[2], mask):
-                asked = (z[:, :, rows] for z in (d_out, lse, delta))
-                d_rows, dk, dv = tiled_backward(
-                    q[:, :, rows], keys[:, :, columns], values[:, :, columns], *asked, part
-                )
+        q, kv, out, lse = ctx.saved_tensors
+        asked = d_out, lse, row_products(d_out, out)
+
+        def gradients(owner: int, block: Tensor) -> tuple[Tensor, Tensor]:
+            dq, d_block = (torch.zeros_like(z, dtype=lse.dtype) for z in (q, block))
+            for rows, keys, mask in ctx.meetings(owner):
+                given = q[:, :, rows], *block[:, :, :, keys], *(z[:, :, rows] for z in asked)
+                d_rows, dk, dv = tiled_backward(*given, mask)
                 dq[:, :, rows] += d_rows
-                d_kv[0][:, :, columns] += dk
-                d_kv[1][:, :, columns] += dv
-            if owner == group.rank:
-                own = d_kv  # waits at home for the others' parts
-                continue
-            if coming is not None:
-                d_kv += coming()  # the parts of the ranks that the block has been to
-            coming = pass_on(group, d_kv)
-        dk, dv = own if coming is None else own + coming()
+                d_block[0][:, :, keys] += dk
+                d_block[1][:, :, keys] += dv
+            return dq, d_block
+
+        dq, (dk, dv) = ring_backward(ctx.group, kv, gradients)
         return None, None, dq.to(q.dtype), dk.to(kv.dtype), dv.to(kv.dtype), None
 
 
-def blocks(
-    group: Group, order: str, owner: int, length: int, mask: Mask
-) -> Iterator[tuple[slice, slice, Mask]]:
+def blocks(group: Group, order: str, length: int, mask: Mask, owner: int) -> Iterator[Meeting]:
     """The chunks of my queries and the owner's keys that meet: where each lies in the rank's
     `length` tokens, and the part of the whole mask between them. Later chunks are never read."""
     mine, theirs = (chunks_of(rank, group.size, order) for rank in (group.rank, owner))

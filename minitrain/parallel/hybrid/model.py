@@ -6,6 +6,16 @@
     cp   tokens of each row                       keys travel to queries
     tp   every matrix, and the vocabulary         activations are added up
 
+Gradients that are parts are added up, and the norm counts every element once:
+
+    sum     a parameter's gradient over the axes where its layout says that it is a part
+    norm    sqrt( sum over all ranks and parameters of |gradient|² / copies )
+
+with `copies` the number of ranks that hold the same elements. Cost: one all-reduce for each set of
+axes, of the gradients that are parts over just that set, and one number for the norm. A norm that
+adds up per rank counts replicated weights once a copy; one that does not leave the rank misses the
+other slices: either clips the model's parts by different factors, and they train apart.
+
 The order of the changes is experts, tensor, context, cut: each finds what the one before has left.
 Everything is checked by one oracle: on every mesh the loss, all gradients, their norm and the
 weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473; Llama 3,
@@ -14,7 +24,8 @@ weights after a step are those of one process. Papers: Narayanan et al., arXiv 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,11 +35,12 @@ from minitrain.data.loader import Batch
 from minitrain.errors import InputError
 from minitrain.model.experts.moe import mixtures, set_step, update_biases
 from minitrain.model.transformer import Transformer
+from minitrain.optimizers.groups import clip_factor
 from minitrain.parallel.context.model import context_parallel
 from minitrain.parallel.context.split import split_sequence
+from minitrain.parallel.ddp import Bucket
 from minitrain.parallel.expert.exchange import expert_parallel
-from minitrain.parallel.hybrid.gradients import AxisGroups, GradientSums, clip_on_mesh
-from minitrain.parallel.layout import lay_out
+from minitrain.parallel.layout import Layout, lay_out, layout_of
 from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.pipeline.executor import Pipeline
 from minitrain.parallel.pipeline.plain import Loss, share_of_loss
@@ -40,6 +52,8 @@ from minitrain.ranks.group import Group
 from minitrain.training.loop import StepResult, sizes_of
 
 AXES = ("pp", "dp", "ep", "cp", "tp")  # from the quietest to the chattiest: tp inside a node
+SUMMED = ("dp", "ep", "cp", "tp")  # what the pipeline shares, over pp, it has summed itself
+PLANES = ("dp ep cp", "dp cp", "cp", "dp ep cp tp", "dp cp tp", "cp tp")
 
 
 @dataclass(frozen=True)
@@ -156,3 +170,81 @@ def spread(model: Transformer, axes: AxisGroups, sequence: bool) -> None:
     for layer in mixtures(model):
         along = "cp tp" if sequence else "cp"
         layer.router.sum_sequence = axes[along].all_reduce
+
+
+# ---- gradients on a mesh ----
+
+
+class AxisGroups:
+    """A rank's groups along the axes of a mesh: `axes["tp"]`, or `axes["dp cp"]` for a plane.
+
+    Axes of size 1 make no difference, so that they cost no group of their own.
+    """
+
+    def __init__(self, mesh: Mesh, group: Group) -> None:
+        mesh.check(group.size)
+        self.mesh, self.world = mesh, group
+        self.here = mesh.coordinates(group.rank)
+        self._groups: dict[tuple[str, ...], Group] = {}
+        for axes in map(self._long, (*mesh.axes, *PLANES)):  # in the same order on every rank
+            if axes not in self._groups:
+                self._groups[axes] = mesh.group(group, axes)
+
+    def __getitem__(self, axes: str) -> Group:
+        return self._groups[self._long(axes)]
+
+    def _long(self, axes: str) -> tuple[str, ...]:
+        """Those of more than one rank, in the mesh's order."""
+        return tuple(a for a in self.mesh.axes if a in axes.split() and self.mesh[a] > 1)
+
+
+class GradientSums:
+    """Adds up each parameter's gradient over the axes where it is a part; call it after backward.
+
+    One flat bucket for each set of axes and dtype, so few and large messages.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], axes: AxisGroups) -> None:
+        alike: dict[tuple, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            along = " ".join(axis for axis in SUMMED if axis in layout_of(parameter).partial)
+            if parameter.requires_grad and along:
+                alike.setdefault((along, str(parameter.dtype)), []).append(parameter)
+        self.sums = [(axes[along], Bucket(alike[along, dtype])) for along, dtype in sorted(alike)]
+
+    def __call__(self) -> None:
+        works = []
+        for group, bucket in self.sums:
+            for parameter in bucket.parameters:
+                bucket.take(parameter, 1)  # a part is not divided: the loss has the global count
+            works.append(group.all_reduce(bucket.buffer, async_op=True))
+        for work in works:
+            work.wait()
+
+
+def copies(layout: Layout, mesh: Mesh) -> int:
+    """The number of ranks that hold the same elements; what pipeline stages share, two hold."""
+    replicated = math.prod(mesh[a] for a in mesh.axes if a != "pp" and a not in layout.split)
+    return replicated * (2 if "pp" in layout.partial else 1)
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter], axes: AxisGroups) -> Tensor:
+    """The length of the whole model's gradient as one vector, the same on every rank."""
+    square = torch.zeros((), dtype=torch.float64, device=axes.world.device)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            layout = layout_of(parameter)
+            part = layout.slice
+            own = parameter.grad if part is None else part.counted(parameter.grad)
+            exact = torch.promote_types(own.dtype, torch.float32)  # float16's squares overflow
+            length = torch.linalg.vector_norm(own, dtype=exact).double()
+            square += length**2 / copies(layout, axes.mesh)
+    return axes.world.all_reduce(square).sqrt()
+
+
+def clip_on_mesh(parameters: Iterable[nn.Parameter], limit: float, axes: AxisGroups) -> Tensor:
+    """`clip_by_global_norm` where each rank holds a part: one factor for all, by the one norm."""
+    parameters = [p for p in parameters if p.grad is not None]
+    norm = gradient_norm(parameters, axes)
+    torch._foreach_mul_([p.grad for p in parameters], clip_factor(norm, limit).item())
+    return norm

@@ -1,10 +1,10 @@
-"""The one-process state of a model on a mesh: taken apart for this rank, and put together again.
+"""The state of a model on a mesh: taken apart from one process's, and put together again.
 
     one process  ──apart──▶  parts on dp=2, tp=2, pp=2  ──together──▶  one process  ──apart──▶  tp=4
 
 A checkpoint of the whole, under one process's names and in its order, is one that every mesh can go
-on with, and one process too; and who has trained on a mesh can read and sample as ever. Each number
-is sent by one of the ranks that hold it, all others add zeros: so it arrives to the last bit.
+on with, and one process too; a model trained on a mesh can be read and sampled from as ever. Each
+number is sent by one of the ranks that hold it, and all others add zeros: it arrives bit for bit.
 
 Cost: 12 bytes a parameter on rank 0, and three all-reduces of the whole model a checkpoint, one
 tensor at a time. That is right until one rank cannot hold the model; beyond, `mesh_layout` has
@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from minitrain.model.transformer import Transformer, empty
 from minitrain.optimizers.adamw import adamw
-from minitrain.parallel.hybrid.gradients import AxisGroups
-from minitrain.parallel.hybrid.model import MeshModel
+from minitrain.parallel.hybrid.model import AxisGroups, MeshModel
 from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout
@@ -34,11 +33,11 @@ MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
 
 @dataclass(frozen=True)
 class Held:
-    """A parameter or buffer on this rank; `part`: of the whole; `speaks`: it is sent from here."""
+    """A parameter or buffer on this rank: which `part` of the whole; `is_sent`: from this rank."""
 
     tensor: Tensor
     part: Slice | None
-    speaks: bool
+    is_sent: bool
 
     def of(self, whole: Tensor) -> Tensor:
         """This rank's part of a whole tensor."""
@@ -49,15 +48,15 @@ class Held:
         return tensor.clone() if self.part is None else self.part.in_whole(tensor)
 
     def place(self, name: str) -> Place:
-        """For a checkpoint: which rows are here, and which of them this rank writes."""
+        """The rows held here, for a checkpoint, and those of them that this rank writes."""
         local = tuple(self.tensor.shape)
         if self.part is None:
-            return whole_place(name, local, self.speaks)
+            return whole_place(name, local, self.is_sent)
         part = self.part
         whole = (*local[: part.dim], part.whole, *local[part.dim + 1 :])
         held = self._rows(range(part.held))
         counted = range(part.held) if part.owned is None else part.owned
-        owned = self._rows(counted) if self.speaks else ()
+        owned = self._rows(counted) if self.is_sent else ()
         return Place(name, whole, local, held, owned)
 
     def _rows(self, rows: range) -> tuple[Box, ...]:
@@ -78,8 +77,8 @@ def held_by(model: MeshModel) -> dict[str, Held]:
         for name, tensor in stage.state_dict(keep_vars=True).items():
             lowest = first.get(id(tensor), min(ranks_with(model.schedule, stage.index)))
             name = "embed.weight" if tensor is stage.tied else name
-            speaks = here == lowest and is_first_copy(tensor, model.axes)
-            found[name] = Held(tensor, layout_of(tensor).slice, speaks)
+            is_sent = here == lowest and is_first_copy(tensor, model.axes)
+            found[name] = Held(tensor, layout_of(tensor).slice, is_sent)
     return found
 
 
@@ -151,7 +150,7 @@ def whole_model(model: MeshModel) -> Transformer | None:
 
 
 def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
-    """All ranks' parts, on the CPU of rank 0; on the others a model without numbers."""
+    """The whole model from all ranks' parts, on rank 0's CPU; on the others without numbers."""
     where = "cpu" if model.axes.world.rank == 0 else "meta"
     whole = empty(model.config, where, model.stages[0].dtype)
     for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
@@ -183,7 +182,7 @@ def sent_together(
     whole: Tensor, here: Held | None, mine: Tensor | None, axes: AxisGroups
 ) -> Tensor:
     """The ranks' parts of one tensor, `mine` among them, as one of the shape of `whole`."""
-    if here is not None and here.speaks:
+    if here is not None and here.is_sent:
         part = here.in_whole(mine.detach())
     else:
         part = torch.zeros(whole.shape, dtype=whole.dtype, device=axes.world.device)

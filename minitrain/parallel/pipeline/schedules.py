@@ -2,7 +2,7 @@
 
 Of p ranks and m microbatches, each rank holds v chunks of the model: chunk c of rank r is stage
 c·p + r of v·p. `F` is a forward, `B` a backward; some split it into `B` (the input's gradient,
-which the rank before waits for) and `W` (the weight's, which nobody waits for).
+which the rank before waits for) and `W` (the weights', which no rank waits for).
 
     GPipe        F0 F1 F2 F3 B0 B1 B2 B3    bubble (p-1)(F+B)      live m     Huang et al. 2019
     1F1B         F0 F1 B0 F2 B1 F3 B2 B3    bubble (p-1)(F+B)      live p-r   Narayanan et al. 2019
@@ -11,7 +11,7 @@ which the rank before waits for) and `W` (the weight's, which nobody waits for).
     DualPipe     from both ends at once     bubble (p/2-1)(F+B-W)  live p+1   DeepSeek-AI 2024
 
 with F, B, W the seconds of one microbatch on one rank; where W is apart, B is without it, and W is
-the shortest. Who runs a schedule needs only this list: `executor.py` executes it, `planning` times
+the shortest. To run a schedule takes only this list: `executor.py` executes it, `planning` times
 it, lab e02c draws it.
 """
 

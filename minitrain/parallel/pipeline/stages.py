@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer, all_tokens
+from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.layout import lay_out
 from minitrain.parallel.pipeline.operations import Schedule
 from minitrain.parallel.pipeline.schedules import split_layers
@@ -100,3 +101,36 @@ def holders(schedule: Schedule, stage: Stage) -> Iterator[tuple[nn.Parameter, tu
 
 def ranks_with(schedule: Schedule, *stages: int) -> tuple[int, ...]:
     return tuple(sorted({rank for (rank, _), s in schedule.stage_at.items() if s in stages}))
+
+
+class Timed(nn.Module):
+    """A `Stage` that takes known times on an emulated clock, whatever it really computes.
+
+        timed = Timed(stage, group.clock, forward_seconds=0.036)     a backward takes twice as much
+
+    Tensors, messages and their order are real; only the seconds are given.
+    """
+
+    def __init__(self, stage: Stage, clock: LogicalClock, forward_seconds: float) -> None:
+        super().__init__()
+        self.stage, self.clock, self.seconds = stage, clock, forward_seconds
+        self.message, self.device = stage.message, stage.device
+
+    def forward(self, x: Tensor | None, batch: Any) -> Tensor:
+        out = self.stage(x, batch)
+        self.clock.advance(self.seconds)
+        return _Backward.apply(out, self.clock, 2 * self.seconds)
+
+
+class _Backward(torch.autograd.Function):
+    """Advances the clock at the start of the stage's backward."""
+
+    @staticmethod
+    def forward(ctx, out: Tensor, clock: LogicalClock, seconds: float) -> Tensor:
+        ctx.clock, ctx.seconds = clock, seconds
+        return out.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        ctx.clock.advance(ctx.seconds)
+        return gradient, None, None

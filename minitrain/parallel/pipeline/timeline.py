@@ -1,4 +1,4 @@
-"""A schedule on a clock, without a model: its timeline, its bubble, what is alive, if it halts.
+"""A schedule on a clock, without a model: its timeline, its bubble, and what is alive.
 
 The clock is event-driven: an operation starts when its rank is free and what it needs is there; a
 message between ranks occupies the sender's communication stream and arrives `send` seconds later.
@@ -92,22 +92,6 @@ def _marked(marks: Sequence[tuple[Label, float]]) -> Iterator[Event]:
         elif not isinstance(label, str):
             begun[label] = seconds - zero
     assert not begun, f"{Operation(*next(iter(begun)))} has begun and never ended"
-
-
-def check_schedule(schedule: Schedule) -> None:
-    """Asserts that each operation is there exactly once on each rank, and that it halts."""
-    kinds = "FBW" if schedule.splits_backward else "FB"
-    for rank, order in enumerate(schedule.ranks):
-        wanted = {
-            Operation(kind, i, chunk)
-            for kind in kinds
-            for i in range(schedule.microbatches)
-            for place, chunk in schedule.route(i)
-            if place == rank
-        }
-        assert len(order) == len(set(order)), f"rank {rank} runs an operation twice"
-        assert set(order) == wanted, f"rank {rank} lacks {sorted(wanted - set(order))[:3]}"
-    clocked(schedule)
 
 
 def bubble_fraction(schedule: Schedule) -> float:

@@ -3,9 +3,9 @@
     column   y = x·Wᵀ   W (F/N, D)   x whole -> y split    backward sums dx over the ranks
     row      y = x·Wᵀ   W (D, F/N)   x split -> y whole    forward sums y over the ranks
 
-    plain.py   backward   dx ─ all-reduce ─ dW       the sum is waited for
-    here       backward   dx ─ dW ─                  it travels while dW is computed
-                             ‖ all-reduce
+    conjugates       backward   dx ─ all-reduce ─ dW       the sum is waited for
+    column_linears   backward   dx ─ dW ─                  it travels while dW is computed
+                                   ‖ all-reduce
 
 Several column linears of one input share one sum: of what they say together. With `sequence`, x and
 y of width D hold T/N tokens a rank: an all-gather before, a reduce-scatter after. What is kept for
@@ -17,6 +17,7 @@ Shapes: B batch  T tokens  D width  F features  N ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,32 @@ from minitrain.parallel.collectives.overlapped import (
 from minitrain.parallel.layout import Slice, take_slice
 from minitrain.ranks.group import Group
 
+Operator = Callable[[Tensor], Tensor]
 Pair = tuple[Tensor, "Tensor | None"]  # weight (F/N, D) and bias (F/N,)
+
+
+def conjugates(there: Operator, back: Operator) -> tuple[Operator, Operator]:
+    """Two operators, each the other's backward. `there` and `back` may work in place."""
+
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return there(x.clone())
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Tensor:
+            return back(dy.clone())
+
+    class Second(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return back(x.clone())
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Tensor:
+            return there(dy.clone())
+
+    return First.apply, Second.apply
 
 
 def column_linears(
@@ -149,8 +175,8 @@ class CutLinear(nn.Module):
 class ColumnLinear(CutLinear):
     """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features.
 
-    Several are computed together (`column_linears`), so that nobody may stand over one of them.
-    Beside it another module may: `beside(layer, x, y)` is what then counts as the layer's output.
+    Several are computed together (`column_linears`), so none of them can be wrapped by another
+    module. One may stand beside it: `beside(layer, x, y)` is then the layer's output.
     """
 
     def __init__(

@@ -1,21 +1,23 @@
 """Vocabulary parallelism: each rank has V/N rows of the embedding, V/N columns of the logits.
 
 A token is looked up on the rank that has its row, zero on the others, and the sum is everybody's.
-The loss needs two numbers a token of each rank, its log-sum-exp l and its share a of the target's
-logit: with all ranks' l, the loss is log Σ exp l - Σ a. No rank ever holds B·T·V logits:
+The loss needs two numbers a token of each rank, its log-sum-exp l and the target's logit a, 0 where
+another rank has that: with all ranks' l, the loss is log Σ exp l - Σ a. No rank ever holds B·T·V
+logits:
 
     gather the logits       (N-1)/N·B·T·V·4 bytes sent, B·T·V·4 held, twice
     gather l and a          8(N-1)·B·T bytes sent, B·T·V/N·4 held, and a chunk
 
 V that N does not divide is padded to ⌈V/N⌉ a rank: the columns past V are left out of every sum.
-Papers: Shoeybi et al., arXiv 1909.08053; z-loss: Chowdhery et al., 2204.02311. Lab:
-e02b_tensor_parallel. Shapes: B batch  T tokens  D width  V vocabulary  N ranks  n = B·T.
+Papers: Shoeybi et al., arXiv 1909.08053. Lab: e02b_tensor_parallel.
+Shapes: B batch  T tokens  D width  V vocabulary  N ranks  n = B·T.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +38,29 @@ from minitrain.training.loss import IGNORED
 CHUNK_NUMBERS = 2**17  # of logits worked on at a time: what fits a core's cache
 
 
+# ---- as lab e02b writes them; `tp` is described in layers.py ----
+
+
+def embed(tokens: Tensor, weight: Tensor, tp: Any) -> Tensor:
+    """tokens (B, T), weight (V/N, D): this rank's rows -> (B, T, D) on every rank."""
+    places = tokens - tp.rank * len(weight)
+    elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
+    rows = F.embedding(places.masked_fill(elsewhere, 0), weight)
+    return tp.reduce(rows.masked_fill(rearrange(elsewhere, "b t -> b t 1"), 0))
+
+
+def vocabulary_loss(logits: Tensor, targets: Tensor, tp: Any) -> Tensor:
+    """logits (n, V/N), targets (n,) -> the mean cross-entropy (), from three numbers a token."""
+    width = logits.shape[-1]
+    top = tp.max(logits.amax(dim=-1))  # (n,)
+    total = tp.reduce((logits - rearrange(top, "n -> n 1")).exp().sum(dim=-1))  # (n,)
+    places = targets - tp.rank * width
+    elsewhere = (places < 0) | (places >= width)
+    mine = logits.gather(-1, rearrange(places.masked_fill(elsewhere, 0), "n -> n 1"))[:, 0]
+    aim = tp.reduce(mine.masked_fill(elsewhere, 0))  # (n,): the target's logit
+    return (top + total.log() - aim).mean()
+
+
 # ---- embedding ----
 
 
@@ -52,18 +77,15 @@ class VocabularyEmbedding(nn.Module):
         """tokens (B, T) -> (B, T, D), or (B, T/N, D) with `sequence`."""
         if self.group.size == 1:
             return F.embedding(tokens, self.weight)
-        return embed(tokens - self.part.start, self.weight, self.group, self.sequence)
+        return _Embed.apply(tokens - self.part.start, self.weight, self.group, self.sequence)
 
 
-def embed(places: Tensor, weight: Tensor, group: Group, sequence: bool = False) -> Tensor:
+class _Embed(torch.autograd.Function):
     """places (B, T): rows of `weight` (V/N, D), and others that some other rank has -> (B, T, D).
 
     Masked and summed in place; backward reads this rank's rows only.
     """
-    return _Embed.apply(places, weight, group, sequence)
 
-
-class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, places: Tensor, weight: Tensor, group: Group, sequence: bool) -> Tensor:
         elsewhere = (places < 0) | (places >= len(weight))  # (B, T)
@@ -94,17 +116,12 @@ def vocabulary_parallel_loss(
     total_tokens: Tensor | int,
     group: Group,
     vocab_size: int,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
 ) -> Tensor:
     """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss, () on every rank, of
     `token_weighted_loss` on whole logits. Keeps the logits and a number a token for backward.
 
-    `label_smoothing` ε spreads that share of each target evenly over the vocabulary; `z_loss` adds
-    itself times log²Z, which holds the logits' scale. A target outside the vocabulary is not seen.
+    A target outside the vocabulary is not seen.
     """
-    if not 0 <= label_smoothing <= 1:
-        raise InputError(f"label_smoothing={label_smoothing}: it is a share, give 0 to 1")
     width = logits.shape[-1]
     if width * group.size < vocab_size:
         raise InputError(
@@ -112,34 +129,31 @@ def vocabulary_parallel_loss(
             f"{vocab_size}: give each rank {-(-vocab_size // group.size)}"
         )
     mine = max(0, min(width, vocab_size - group.rank * width))
-    terms = _Terms(group, group.rank * width, mine, vocab_size, label_smoothing, z_loss)
-    summed = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), terms)
+    columns = _Columns(group, group.rank * width, mine)
+    summed = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), columns)
     return summed / total_tokens
 
 
 @dataclass(frozen=True)
-class _Terms:
-    """The loss's further inputs: this rank's columns begin at `start`."""
+class _Columns:
+    """This rank's columns of the logits: `count` from `start`, padding left out."""
 
     group: Group
     start: int
-    columns: int  # without padding
-    vocab_size: int
-    smoothing: float
-    z: float
+    count: int
 
     def chunks(self, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Some tokens' logits at a time, at least float32, without padding: (chunk, columns)."""
-        step = max(1, CHUNK_NUMBERS // max(1, self.columns))
+        step = max(1, CHUNK_NUMBERS // max(1, self.count))
         dtype = torch.promote_types(logits.dtype, torch.float32)
         for begin in range(0, len(logits), step):
             tokens = slice(begin, begin + step)
-            yield tokens, logits[tokens, : self.columns].to(dtype)
+            yield tokens, logits[tokens, : self.count].to(dtype)
 
     def here(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens (m,) whose target is one of my columns, and which (m,)."""
         places = targets - self.start
-        tokens = ((places >= 0) & (places < self.columns)).nonzero()[:, 0]
+        tokens = ((places >= 0) & (places < self.count)).nonzero()[:, 0]
         return tokens, places[tokens]
 
 
@@ -147,39 +161,33 @@ class _CrossEntropy(torch.autograd.Function):
     """logits (n, V/N), targets (n,) -> the sum of the losses, ()."""
 
     @staticmethod
-    def forward(ctx, logits: Tensor, targets: Tensor, terms: _Terms) -> Tensor:
+    def forward(ctx, logits: Tensor, targets: Tensor, columns: _Columns) -> Tensor:
         wide = torch.promote_types(logits.dtype, torch.float32)
         mine = torch.zeros(
             2, len(logits), dtype=wide, device=logits.device
         )  # l and a of each token
         log_sums, aims = mine
-        for tokens, chunk in terms.chunks(logits):
+        for tokens, chunk in columns.chunks(logits):
             torch.logsumexp(chunk, dim=-1, out=log_sums[tokens])
-            if terms.smoothing:
-                aims[tokens] = chunk.sum(dim=-1) * (terms.smoothing / terms.vocab_size)
-        tokens, columns = terms.here(targets)
-        aims[tokens] += (1 - terms.smoothing) * logits[tokens, columns]
-        log_sums, aims = _of_all_ranks(mine, terms.group)  # (n,) both
-        ctx.terms = terms
+        tokens, places = columns.here(targets)
+        aims[tokens] = logits[tokens, places].to(wide)
+        log_sums, aims = _of_all_ranks(mine, columns.group)  # (n,) both
+        ctx.columns = columns
         ctx.save_for_backward(logits, targets, log_sums)
-        losses = log_sums - aims + terms.z * log_sums.square()
-        return losses.masked_fill(targets == IGNORED, 0).sum()
+        return (log_sums - aims).masked_fill(targets == IGNORED, 0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor):
-        """dy · ((1 + 2z·log Z)·softmax - (1-ε)·[target] - ε/V) a token, and 0 where ignored."""
-        (logits, targets, log_sums), terms = ctx.saved_tensors, ctx.terms
+        """dy · (softmax - [target]) a token, and 0 where ignored."""
+        (logits, targets, log_sums), columns = ctx.saved_tensors, ctx.columns
         counted = dy * (targets != IGNORED)  # (n,)
-        pull = counted * (1 + 2 * terms.z * log_sums)
         out = torch.zeros_like(logits)
-        for tokens, chunk in terms.chunks(logits):
-            softmax = (chunk - log_sums[tokens, None]).exp_().mul_(pull[tokens, None])
-            if terms.smoothing:
-                softmax -= counted[tokens, None] * (terms.smoothing / terms.vocab_size)
-            out[tokens, : terms.columns] = softmax
-        tokens, columns = terms.here(targets)
-        out[tokens, columns] -= ((1 - terms.smoothing) * counted[tokens]).to(out.dtype)
+        for tokens, chunk in columns.chunks(logits):
+            softmax = (chunk - log_sums[tokens, None]).exp_().mul_(counted[tokens, None])
+            out[tokens, : columns.count] = softmax
+        tokens, places = columns.here(targets)
+        out[tokens, places] -= counted[tokens].to(out.dtype)
         return out, None, None
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from minitrain.errors import InputError, unknown_name
 from minitrain.memory.optimizer_offload import Mover, Shelf, in_turn, state_of
 from minitrain.memory.stores import Store
+from minitrain.parallel.zero.guards import elementwise_only
 from minitrain.parallel.zero.sharded import Sharded
-from minitrain.parallel.zero.torch_optimizers import elementwise_only
 from minitrain.parallel.zero.unit import Unit
 
 Make = Callable[[list[dict]], torch.optim.Optimizer]
@@ -52,7 +52,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._share()
         self.register_load_state_dict_pre_hook = self.inner.register_load_state_dict_pre_hook
         self.shelves: list[Shelf] = []  # of each unit's state, where it is offloaded
-        zero.watch.own.update((self, self.inner))
+        zero.own_optimizers.update((self, self.inner))
         for unit in zero.trained:
             unit.takes_turns = True
         if store is not None:
@@ -62,7 +62,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         super().add_param_group(self._of_pieces(param_group))
 
     def state_dict(self) -> dict:
-        """torch's, of this rank's pieces; state.py has those that other ranks can read."""
+        """torch's own, of this rank's pieces; state.py has the form that other ranks can read."""
         self.arrive()
         return self.inner.state_dict()
 
@@ -94,14 +94,14 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.zero.zero_grad(set_to_none)
 
     def arrive(self) -> None:
-        """All state and all shards are in memory; what is in the store is put there again later."""
+        """Brings all state and all shards into memory, until their next turn."""
         for shelf in self.shelves:
             shelf.get()
         for unit in self.zero.trained:
             unit.shard_shelf.get()
 
     def _share(self) -> None:
-        """Groups and state are one with the inner optimizer's: a scheduler's rate is its rate."""
+        """Shares groups and state with the inner optimizer, so that a scheduler sets its rate."""
         self.param_groups, self.state = self.inner.param_groups, self.inner.state
 
     def _of_pieces(self, group: dict) -> dict:

@@ -6,7 +6,7 @@
     Zero3            when: the next unit travels while this one computes
     offloaded_step   optimizer state waits in a store for its unit's turn
 
-One dtype, one group of settings, nothing frozen: `stages_1_2.py`, `stage_3.py` and
+One dtype, one group of settings, nothing frozen: `sharded.py`, `stage_3.py` and
 `memory/optimizer_offload.py` have the rest.
 Paper: Rajbhandari et al. 2020, "ZeRO". Shapes: S elements of a unit  N ranks.
 """

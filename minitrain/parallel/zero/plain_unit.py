@@ -4,8 +4,8 @@
     shard    |      rank 0       |      rank 1       |      rank 2       |       (S/N,)
 
 Where one rank ends and the next begins has nothing to do with where a parameter ends: the last
-shard is padded with zeros, and all are of one size. What lab e03 is given; what ZeRO does with
-mixed precision, frozen parameters and weight decay is in unit.py.
+shard is padded with zeros, and all are of one size. Lab e03 starts from this unit; unit.py adds
+mixed precision, frozen parameters and weight decay.
 """
 
 from __future__ import annotations

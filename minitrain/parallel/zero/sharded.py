@@ -1,23 +1,41 @@
-"""The part shared by ZeRO's three stages: when a unit's gradients are reduced, and who sees them.
+"""ZeRO: data parallelism whose ranks stop keeping copies of what only one of them has to update.
 
-    backward   |- layer 3 -|- layer 2 -|- layer 1 -|·|      reduce a unit when it is complete,
-    link                   |- reduce 3 -|- reduce 2 -|      while the next one is computed
+P parameters, N ranks; bytes a rank holds, in mixed precision (bfloat16, AdamW in float32), and when
+all is float32; what it sends, in units of P elements:
 
-Lab: e03. Shapes: S elements of a unit (unit.py)  N ranks.
+                                    mixed           float32      sends
+    DDP                             16 P            16 P         2     all-reduce
+    stage 1  optimizer state        4 P + 12 P/N    8 P + 8 P/N  2     reduce-scatter, all-gather
+    stage 2  and gradients          2 P + 14 P/N    4 P + 12 P/N 2     the same
+    stage 3  and parameters         16 P/N          16 P/N       3     and a gather more: stage_3.py
+
+    compute   |- backward 3 -|- backward 2 -|- backward 1 -|·|- step 3 -|- step 2 -|- step 1 -|·|
+    link                     |-- reduce 3 --|-- reduce 2 --|-|          |gather 3  |gather 2  |-|
+
+Stages 1 and 2 stand here, and the base that stage 3 shares with them: when a unit's gradients are
+reduced, and who sees them. Paper: Rajbhandari et al. 2020, "ZeRO", table 1 (stage 3 keeps float32
+shards and no bfloat16 ones: 14 P/N). Lab: e03. Shapes: S elements of a unit (unit.py)  N ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import clip_factor
-from minitrain.parallel.zero.norm import global_norm
+from minitrain.parallel.ddp import BUCKET_BYTES, broadcast_parameters, bucket_groups, trainable
+from minitrain.parallel.zero.guards import elementwise_only, not_wrapped, twin
 from minitrain.parallel.zero.unit import Unit
 from minitrain.ranks.group import Group
 from minitrain.training.loop import Peers
@@ -56,6 +74,9 @@ class Sharded(nn.Module):
         self.held = False  # all units stay gathered
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self.known_optimizers: weakref.WeakSet = weakref.WeakSet()  # found element-wise
+        self.own_optimizers: weakref.WeakSet = weakref.WeakSet()  # which do all this themselves
+        self._follow_steps()
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -76,7 +97,7 @@ class Sharded(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward in here adds up whole gradients and sends nothing: fewer bytes, more memory."""
+        """Inside, backward adds up whole gradients and sends nothing: fewer bytes, more memory."""
         before, self.synchronize = self.synchronize, False
         try:
             yield
@@ -84,7 +105,7 @@ class Sharded(nn.Module):
             self.synchronize = before
 
     def finish(self) -> None:
-        """Reduces what is left and waits. The end of backward calls it; twice is as good as once.
+        """Reduces what is left and waits. The end of backward calls it, and a second call is free.
 
         Call it yourself where a rank may have no gradient at all.
         """
@@ -101,8 +122,8 @@ class Sharded(nn.Module):
 
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
-        """In here the model is whole: to generate, to print, to save. All ranks enter it together,
-        and what they write to its weights, alike on all, stays."""
+        """Makes the model whole inside the block: to generate, to print, to save. All ranks enter
+        it together, and what they write to its weights, the same on all, stays."""
         if self.held:
             yield self.module
             return
@@ -143,7 +164,7 @@ class Sharded(nn.Module):
         return Peers(self.group.size, self.group.all_reduce, self.finish, no_sync, clip)
 
     def check_step(self) -> None:
-        """InputError where a step would leave out gradients, or move what is frozen by now."""
+        """Raises InputError where a step would omit gradients, or move parameters frozen since."""
         if self.unsent:
             raise InputError(
                 "every microbatch was under no_sync, so that no rank has seen the others' "
@@ -158,20 +179,20 @@ class Sharded(nn.Module):
             )
 
     def updated(self, unit: Unit) -> None:
-        """The optimizer has moved the unit's shard; in stages 1 and 2 it sets out to all ranks."""
+        """Follows a move of the unit's shard: in stages 1 and 2 it is sent to all ranks at once."""
         unit.free()
         if self.stage < 3 or self.held:
             unit.start_gather()
 
     def overwrite(self, unit: Unit, shard: Tensor) -> None:
-        """New values, (S/N,), for this rank's part of the unit."""
+        """Writes new values, (S/N,), to this rank's part of the unit."""
         unit.shard_shelf.get()
         unit.shard.copy_(shard)
         unit.depart()
         self.updated(unit)
 
     def settle(self) -> None:
-        """After a step: what set out has arrived."""
+        """Waits after a step until all sent shards have arrived."""
         for unit in self.units:
             if self.stage < 3 or self.held:
                 unit.gather()
@@ -196,6 +217,43 @@ class Sharded(nn.Module):
             "a wrapped model stays on its device and in its dtype: call .to() before you wrap it"
         )
 
+    # ---- torch's own optimizers, on the pieces ----
+
+    def _follow_steps(self) -> None:
+        """Has torch call `_before_step` and `_after_step` around every optimizer's `step`, for as
+        long as this wrapper lives."""
+        for register, method in (
+            (register_optimizer_step_pre_hook, Sharded._before_step),
+            (register_optimizer_step_post_hook, Sharded._after_step),
+        ):
+            handle = register(partial(_call, weakref.ref(self), method))
+            weakref.finalize(self, handle.remove)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises InputError for an optimizer that would move nothing, or move it wrongly."""
+        parameters = _parameters(optimizer)
+        if not parameters.isdisjoint(self.piece_of):
+            raise InputError(
+                f"this {type(optimizer).__name__} has the model's own parameters, whose gradients "
+                "ZeRO takes away: build it after wrapping, on zero.parameters()"
+            )
+        if parameters.isdisjoint(self.piece_of.values()):
+            return
+        self.check_step()
+        if optimizer not in self.known_optimizers:
+            elementwise_only(partial(twin, optimizer), self.group.device)
+            self.known_optimizers.add(optimizer)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Sends the shards that have moved to the other ranks."""
+        moved = _parameters(optimizer)
+        for unit in self.trained:
+            if any(piece.weight in moved for piece in unit.pieces.values()):
+                self.updated(unit)
+        self.settle()
+
+    # ---- backward ----
+
     def _accumulated(self, parameter: nn.Parameter) -> None:
         self._begin_backward()
         self.unit_of[parameter].missing.discard(parameter)
@@ -214,3 +272,116 @@ class Sharded(nn.Module):
                 self.order[self.issued - 1].finish_reduce()
             self.order[self.issued].start_reduce()
             self.issued += 1
+
+
+class Zero(Sharded):
+    """Stages 1 and 2: the parameters stay whole. A model in bfloat16 gets float32 shards.
+
+    Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
+    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25. Freeze
+    before wrapping what no forward uses, or AdamW decays it (`Sharded` says why).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: Group,
+        stage: int = 2,
+        bucket_bytes: int | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
+        if stage not in (1, 2):
+            raise InputError(f"stage {stage!r}: Zero is stage 1 or 2; Zero3 is stage 3")
+        not_wrapped(model)
+        broadcast_parameters(group, model)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        eighth = sum(p.nbytes for p in trainable(model)) // 8
+        buckets = bucket_groups(model, bucket_bytes or min(BUCKET_BYTES, max(2 * 2**20, eighth)))
+        units = [
+            Unit({names[p]: p for p in bucket}, group, stage, reduce_dtype=reduce_dtype)
+            for bucket in buckets
+        ]
+        super().__init__(model, group, units, stage)
+        model.register_load_state_dict_post_hook(self._loaded)
+
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
+        for unit in self.units:
+            unit.check_place()
+        return super().forward(*inputs, **named_inputs)
+
+    def _loaded(self, model: nn.Module, keys: Any) -> None:
+        """`model.load_state_dict` has written the parameters: the shards follow."""
+        for unit in self.units:
+            unit.keep_changes()
+
+
+def _call(
+    wrapper: weakref.ref, method: Callable, optimizer: torch.optim.Optimizer, *_: Any
+) -> None:
+    zero = wrapper()
+    if zero is not None and optimizer not in zero.own_optimizers:
+        method(zero, optimizer)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> set[nn.Parameter]:
+    return {parameter for group in optimizer.param_groups for parameter in group["params"]}
+
+
+# ---- the norm, summed as FSDP2 sums it ----
+
+
+@torch.no_grad()
+def global_norm(group: Group, units: Sequence[Unit], parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The 2-norm over all ranks' shards, a parameter at a time in the order of `parameters`.
+
+        ||g|| = norm over parameters of sqrt(n_0² + … + n_(N-1)²)    n_c: the norm of its c-th rows
+
+    In float32 the order of a sum changes its last digits, by one of which all weights then differ.
+    So the terms are FSDP2's: n_c is of the rows that it would keep on rank c (a parameter's rows
+    are dealt evenly), though a flat shard ends elsewhere. Rows that lie across a border of shards
+    go to the rank where they end: at most N-1 times a unit, each time less than 1/N of a parameter.
+    All the rest is one all-reduce of 4 bytes a parameter. On two ranks the result is FSDP2's bit
+    for bit. Source: torch.nn.utils.clip_grad_norm_ over DTensors, torch 2.13.
+    """
+    index = {parameter: i for i, parameter in enumerate(parameters)}
+    squares = units[0].shard.new_zeros(len(parameters))
+    for unit in units:
+        if unit.gradient is not None:
+            unit.gradient_shelf.get()
+            for parameter, rows in chunks(group, unit):
+                norm = torch.linalg.vector_norm(rows, dtype=squares.dtype)
+                squares[index[parameter]] += norm.square()
+            unit.gradient_shelf.drop()
+    group.all_reduce(squares)
+    return torch.linalg.vector_norm(squares.sqrt())
+
+
+def chunks(group: Group, unit: Unit) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """(parameter, the gradient of its c-th rows) for all of those that end in this shard."""
+    works, length = [], unit.shard.numel()
+    for parameter, place in unit.places.items():
+        size = rows_each(parameter, group.size)
+        for low in range(place.start, place.stop, size):
+            high = min(low + size, place.stop)
+            first, last = low // length, (high - 1) // length  # the ranks that have something of it
+            if not first <= group.rank <= last:
+                continue
+            mine = unit.gradient[max(low - unit.mine.start, 0) : high - unit.mine.start]
+            if group.rank < last:
+                works.append(group.isend(mine, last))
+                continue
+            before = [
+                mine.new_empty(min(length, (r + 1) * length - low)) for r in range(first, last)
+            ]
+            for rank, part in enumerate(before, first):
+                group.recv(part, rank)
+            yield parameter, torch.cat([*before, mine]) if before else mine
+    for work in works:
+        work.wait()
+
+
+def rows_each(parameter: nn.Parameter, ranks: int) -> int:
+    """Elements of the rows that FSDP2 gives each rank but the last: torch.chunk's, of dim 0."""
+    rows = max(1, parameter.shape[0]) if parameter.ndim else 1
+    return max(1, -(-rows // ranks) * (parameter.numel() // rows))

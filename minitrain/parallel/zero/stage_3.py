@@ -1,4 +1,4 @@
-"""ZeRO stage 3: between its uses, a unit's parameters are nowhere whole.
+"""ZeRO stage 3: between uses, no rank holds a unit's whole parameters.
 
     compute  |- forward 1 -|- forward 2 -| … |- backward 2 -|- backward 1 -|
     link     |- gather 2 -|- gather 3 -|     |- gather 1 -||- reduce 2 -||- reduce 1 -|
@@ -26,15 +26,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from minitrain.errors import InputError
 from minitrain.parallel.ddp import broadcast_parameters
+from minitrain.parallel.zero.guards import not_wrapped
 from minitrain.parallel.zero.sharded import Sharded
-from minitrain.parallel.zero.torch_optimizers import OptimizerWatch
 from minitrain.parallel.zero.unit import Unit
-from minitrain.parallel.zero.wrapped import not_wrapped
 from minitrain.ranks.group import Group
 
 
 class Zero3(Sharded):
-    """`units` are modules (default: `blocks_of(model)`); what they have not, the root's unit has.
+    """`units` are modules (default: `blocks_of(model)`); the root's unit has all else.
 
     The root's unit, and with it what several units use (tied weights), is there from the start of
     the forward to the end of the backward. Shards are float32 or wider; `compute_dtype` is what
@@ -59,7 +58,6 @@ class Zero3(Sharded):
             for module, parameters in split(model, modules).items()
         }
         super().__init__(model, group, [u for units in self.units_of.values() for u in units], 3)
-        self.watch = OptimizerWatch(self)
         self.prefetch, self.compute_dtype = prefetch, compute_dtype
         self.next = dict(zip([None, *modules], [*modules, None]))  # None: the start, the end
         self.last: nn.Module | None = None  # that this forward has called
@@ -105,7 +103,7 @@ class Zero3(Sharded):
             self.trail.append(module)
 
     def _follow(self, module: nn.Module | None) -> None:
-        """The unit that came after this one in the last step is on its way."""
+        """Prefetches the unit that came after this one in the last step."""
         self.last = module
         self._prefetch(self.next.get(module))
 
@@ -126,7 +124,7 @@ class Zero3(Sharded):
         self._gather(self.module)
 
     def _before_backward(self, module: nn.Module, gradient: Tensor) -> None:
-        """The gradient of an output is there: this unit's nodes come next, the last one's are over.
+        """Runs when an output's gradient is there: this unit's nodes come next, none of the last.
 
         Autograd runs what was made last first, and of a unit open until now nothing is left.
         """
@@ -143,7 +141,7 @@ class Zero3(Sharded):
             self._prefetch(*self.trail[-1:])
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """At a unit's first gradient the last unit's leave; when half are there, the next sets out.
+        """At a unit's first gradient the last unit's are sent; at half of them the next is fetched.
 
         At the first one the peak would be 6% higher (bench zero, 1M; 3% at 10M), for activations
         are still held; at the last no lower, and there would be nothing left to hide it behind.
@@ -156,7 +154,7 @@ class Zero3(Sharded):
         super()._accumulated(parameter)
 
     def _order(self) -> list[Unit]:
-        """In which units are reduced: as their backwards end, the root's after the called ones."""
+        """The units in order of reduction: as their backwards end, the root's after all called."""
         modules = dict.fromkeys([*self.trail[::-1], self.module, *self.units_of])
         return [unit for module in modules for unit in self.units_of[module] if unit.trains]
 
@@ -177,7 +175,7 @@ class Zero3(Sharded):
 
 
 def modules_in(model: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
-    """`units`, each once; InputError where one is not a module of the model."""
+    """`units`, each once; raises InputError where one is not a module of the model."""
     inside = set(model.modules())
     for unit in units:
         if unit not in inside:
@@ -231,7 +229,7 @@ def split(
 
 
 def _when_a_gradient_comes(out: Any, action: Callable[[Tensor], None]) -> None:
-    """Calls it with each output's, before anything that made the output runs backward."""
+    """Calls `action` with each output's gradient, before that output's own backward runs."""
     for tensor in tree_leaves(out):
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             tensor.register_hook(action)

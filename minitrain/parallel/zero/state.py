@@ -1,24 +1,118 @@
-"""The layout of a ZeRO run's pieces in the whole model: every rank saves its own, any number of
-ranks reads them.
+"""The state of a sharded model: in one piece again under the model's own names, or rank by rank.
+
+    state = full_state_dict(zero, root=0)        # on rank 0; AutoModel and torch.load know it
+    load_full_state_dict(zero, state, root=0)    # each rank takes its part of rank 0's
+
+Collective, and one unit at a time: beside the result a rank holds one unit, S elements. A run
+resumes from a checkpoint that has the optimizer's state too, and for which nothing is gathered:
 
     save_checkpoint(run, TrainState(zero, optimizer, loader), ranks=…, layout=zero_layout(zero))
     load_checkpoint(run, …, layout=zero_layout(zero))     other N, other stage, or one process
 
-Nothing is gathered: 12 P/N bytes a rank with AdamW. A piece is a run of a flattened parameter's
-elements, which is a few boxes of the parameter (reliability/checkpoint/placement). Labs: e03, e12.
+There every rank saves its own pieces, 12 P/N bytes with AdamW, and any number of ranks reads them.
+A piece is a run of a flattened parameter's elements, which is a few boxes of the parameter
+(reliability/checkpoint/placement). Labs: e03, e12.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from minitrain.parallel.zero.full_state import uncut
+from minitrain.errors import InputError
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.unit import Piece
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout
 from minitrain.reliability.checkpoint.placement import Place, Placed, range_place, whole_place
 from minitrain.training.state import TrainState
+
+
+@torch.no_grad()
+def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
+    """`state_dict()` as the model would give it unwrapped, weights in the dtype of their shards.
+
+    On every rank, or on rank `root` and {} on the others. Buffers are alike when a model is wrapped
+    and each rank's own from then on: those that a forward writes (BatchNorm's) differ, and each
+    rank gives its own.
+    """
+    mine, whole = root in (None, zero.group.rank), {}
+    for unit in zero.units:
+        unit.shard_shelf.get()
+        full = unit.together(unit.shard)  # (S,)
+        unit.shard_shelf.drop()
+        for parameter, place in unit.places.items() if mine else ():
+            whole[parameter] = full[place].view(parameter.shape).clone()
+    state = zero.module.state_dict(keep_vars=True) if mine else {}
+    return {name: whole[t] if t in whole else t.clone() for name, t in state.items()}
+
+
+@torch.no_grad()
+def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
+    """name -> the gradient averaged over ranks, for each parameter that has one."""
+    mine, whole = root in (None, zero.group.rank), {}
+    for unit in zero.trained:
+        unit.drop_zeroed()
+        if unit.gradient is None:
+            continue
+        unit.gradient_shelf.get()
+        full = unit.together(unit.gradient)  # (S,)
+        unit.gradient_shelf.drop()
+        for name, parameter in unit.parameters.items() if mine else ():
+            whole[name] = full[unit.places[parameter]].view(parameter.shape).clone()
+    return whole
+
+
+@torch.no_grad()
+def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | None = None) -> None:
+    """Every rank copies its part of `state`, or of what rank `root` has and sends the others.
+
+    Buffers too: from one `root` they are alike again on all ranks.
+    """
+    mine, group = root in (None, zero.group.rank), zero.group
+    if mine:
+        _check_names(zero, state)
+    for unit in zero.units:
+        full = torch.zeros_like(unit.shard).repeat(group.size)  # (S,)
+        for name, parameter in unit.parameters.items() if mine else ():
+            full[unit.places[parameter]] = state[name].to(full).flatten()
+        if root is not None:
+            group.broadcast(full, root)
+        zero.overwrite(unit, full[unit.mine])
+    zero.settle()
+    for name, tensor in uncut(zero).items():
+        if mine:
+            tensor.copy_(state[name])
+        if root is not None:
+            group.broadcast(tensor.data, root)
+
+
+def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
+    known = zero.module.state_dict(keep_vars=True)
+    needed = [*uncut(zero), *(name for unit in zero.units for name in unit.parameters)]
+    wrong = {
+        "are missing": [name for name in needed if name not in state],
+        "are not the model's": [name for name in state if name not in known],
+        "have another shape": [
+            name for name in needed if name in state and state[name].shape != known[name].shape
+        ],
+    }
+    for what, names in wrong.items():
+        if names:
+            raise InputError(
+                f"{', '.join(names[:4])} ({len(names)} in all) {what}: give "
+                "the state_dict() of the same model"
+            )
+
+
+def uncut(zero: Sharded) -> dict[str, Tensor]:
+    """The entries of a state dict that are not sharded: buffers, and in stages 1 and 2 what was
+    frozen before wrapping."""
+    known = zero.module.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}
+
+
+# ---- checkpoints, each rank its own pieces ----
 
 
 def zero_layout(zero: Sharded) -> Layout:

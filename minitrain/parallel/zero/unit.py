@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.memory.optimizer_offload import Shelf
 from minitrain.parallel.collectives.overlapped import start_all_gather, start_reduce_scatter_mean
-from minitrain.parallel.zero.freed import FreedWeight
-from minitrain.parallel.zero.sharded_gradient import ShardedGradient
-from minitrain.parallel.zero.wrapped import WholeWeight, gradient_of
+from minitrain.parallel.zero.guards import FreedWeight, ShardedGradient, WholeWeight, gradient_of
 from minitrain.ranks.group import Group
 
 
@@ -106,10 +104,10 @@ class Unit:
         weight = nn.Parameter(self.shard[inside].view(*ones, -1), requires_grad=self.trains)
         self.pieces[name] = Piece(weight, max(0, low - place.start), inside)
 
-    # ---- parameters: together for a while, then apart ----
+    # ---- parameters: gathered, used, freed ----
 
     def start_gather(self) -> None:
-        """The shards are on their way into `full`; nothing happens where they are, or are there."""
+        """Starts gathering the shards into `full`; no effect where that is under way or done."""
         if self._arrived is not None:
             return
         self.full.untyped_storage().resize_(self.full.nbytes)
@@ -120,16 +118,16 @@ class Unit:
         self._arrived = start_all_gather(self.group, self.full)
 
     def gather(self) -> None:
-        """The parameters can be used."""
+        """Waits until the parameters can be used."""
         self.start_gather()
         self._arrived()
         for parameter in self.places:
             parameter.__class__ = WholeWeight
 
     def free(self) -> None:
-        """`full` is out of date, and in stage 3 gives its memory back."""
+        """Marks `full` as out of date; in stage 3 it gives its memory back."""
         if self._arrived is not None:
-            self._arrived()  # also if nobody used it: the others have sent it
+            self._arrived()  # even if unused: the others have sent their parts
         self._arrived = None
         if self.stage == 3:
             self.full.untyped_storage().resize_(0)
@@ -151,22 +149,22 @@ class Unit:
         self.shard_shelf.put([self.shard])
 
     def check_place(self) -> None:
-        """InputError where `model.to(…)` has given the parameters other memory than `full`."""
+        """Raises InputError where `model.to(…)` has moved the parameters out of `full`."""
         if next(iter(self.places)).data_ptr() != self.full.data_ptr():
             raise InputError(
                 "the model was moved or cast after it was wrapped, and ZeRO no longer knows where "
                 "its weights are: call .to() first, and wrap it then"
             )
 
-    # ---- gradients: of this rank in full, then of all ranks in part ----
+    # ---- gradients: this rank's in full, then all ranks' in part ----
 
     def reset(self) -> None:
-        """Before a backward: every gradient is still to come."""
+        """Prepares for a backward: every gradient is still missing."""
         self.missing = set(self.places) if self.trains else set()
 
     @torch.no_grad()
     def _move(self, parameter: nn.Parameter) -> None:
-        """`parameter.grad` into its place in `gradients`, or added there."""
+        """Moves `parameter.grad` to its place in `gradients`, or adds it there."""
         place = self._room()[self.places[parameter]].view(parameter.shape)
         if parameter in self.written:
             place.add_(gradient_of(parameter))
@@ -198,7 +196,7 @@ class Unit:
         self._reduced = start_reduce_scatter_mean(self.group, self._room())
 
     def finish_reduce(self) -> None:
-        """`gradient` is the ranks' average, added to what it was; stages 2 and 3 keep no more."""
+        """Adds the ranks' average to `gradient`; stages 2 and 3 keep nothing else."""
         if self._reduced is None:
             return
         average = self._reduced()  # (S/N,) of `gradients`
@@ -218,7 +216,7 @@ class Unit:
             self.show_gradient()
 
     def show_gradient(self) -> None:
-        """Every piece's `.grad` is its part of `gradient`, in the dtype of the shard."""
+        """Sets every piece's `.grad` to its part of `gradient`, in the dtype of the shard."""
         if self.gradient is None:
             return
         exact = self.gradient.to(self.shard.dtype)
@@ -233,7 +231,7 @@ class Unit:
         self.shown = False
 
     def drop_zeroed(self) -> None:
-        """A `.grad` that an optimizer's `zero_grad` has set to None counts as zero."""
+        """Counts a `.grad` that an optimizer's `zero_grad` has set to None as zero."""
         gone = [piece for piece in self.pieces.values() if piece.weight.grad is None]
         if self.shown and len(gone) == len(self.pieces):
             self.gradient, self.shown = None, False
@@ -268,6 +266,6 @@ class Unit:
         self.gradient_shelf.get()
 
     def depart(self) -> None:
-        """The optimizer has moved the shard, and needs the gradient no more."""
+        """Puts the shard away after the optimizer has moved it, and drops the gradient."""
         self.shard_shelf.put([self.shard])
         self.gradient_shelf.drop()

@@ -22,8 +22,8 @@ from minitrain.model.transformer import build
 from minitrain.parallel.layout import lay_out, layout_of
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero
 from minitrain.ranks.launch import launch
 
 CONFIG = ModelConfig(21, 16, 2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True)

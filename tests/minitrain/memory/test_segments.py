@@ -31,12 +31,6 @@ from minitrain.memory.selective import save_matmuls
 from minitrain.model.attention.grouped_query import attention_naive
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build, one_after_another
-<<<<<<< HEAD
-=======
-from minitrain.training.loop import TrainConfig, train
-
-from ..training.toys import random_batch
->>>>>>> reliab
 
 aten = torch.ops.aten
 SMALL = ModelConfig(11, 32, layers=5, heads=4, kv_heads=2, ffn_size=56)

@@ -92,12 +92,6 @@ def test_compute_hides_a_message_and_wait_joins_the_two():
         assert hidden == pytest.approx(300, rel=0.1) and exposed == pytest.approx(720, rel=0.1)
 
 
-def test_shared_cores_pay_for_what_is_hidden():
-    shared = replace(BUSY, overlap_cost=1.0)
-    for both, *_ in launch(overlapped, ranks=2, fabric=shared, timeout=60):
-        assert both == pytest.approx(1320, rel=0.03)
-
-
 def declared(group):
     group.clock.advance(5.0 + group.rank)
     group.barrier()

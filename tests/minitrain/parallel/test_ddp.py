@@ -77,7 +77,7 @@ def backward(model, group, seed=0):
     F.mse_loss(model(x), y).backward()
 
 
-def naive(group, seed=0):
+def naive(group):
     model = Net(seed=group.rank)
     broadcast_parameters(group, model)
     backward(model, group)
@@ -99,22 +99,16 @@ def overlapped(group, bucket_bytes, overlap=True):
     return gradients(model)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_naive_equals_one_process_on_the_joined_batch(ranks):
-    for got in launch(naive, ranks=ranks, timeout=60):
-        assert_same(got, one_process())
-
-
 def every_variant(group):
     sizes = (1, 8 * WIDTH * WIDTH, 500, 25 * 2**20)  # smaller than any parameter, …, all in one
-    out = [bucketed(group, size) for size in sizes]
+    out = [naive(group), *(bucketed(group, size) for size in sizes)]
     out += [overlapped(group, size) for size in sizes]
     out += [overlapped(group, 500, overlap=False)]
     return out
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_buckets_of_any_size_equal_one_process(ranks):
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_version_equals_one_process_on_the_joined_batch(ranks):
     for results in launch(every_variant, ranks=ranks, timeout=60):
         for got in results:
             assert_same(got, one_process())
@@ -299,11 +293,8 @@ def test_buckets_are_in_reverse_and_never_split_a_parameter():
         torch.bfloat16,
         torch.float32,
     ]
-
-
-def test_a_bucket_of_no_bytes_is_refused():
     with pytest.raises(InputError, match="1 or more"):
-        make_buckets(Net(), 0)
+        make_buckets(model, 0)
 
 
 # ---- plausible and wrong: each of these must be told from the right one ----

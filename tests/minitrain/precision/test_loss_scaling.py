@@ -10,13 +10,7 @@ from minitrain.errors import InputError
 from minitrain.precision.loss_scaling import EmulatedLinear, LossScaler, rounded
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-<<<<<<< HEAD
-from minitrain.training.config import TrainConfig
-from minitrain.training.loop import train, train_step
-=======
 from minitrain.training.loop import TrainConfig, train, train_step
-from minitrain.training.loss import token_weighted_loss
->>>>>>> reliab
 
 from ..training.toys import Toy, random_batch, toy_state
 

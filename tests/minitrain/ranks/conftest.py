@@ -75,7 +75,7 @@ class Script:
         return found
 
     def left_after(self, seconds):
-        """What is left when `seconds` have passed, or nothing sooner."""
+        """The processes left when `seconds` have passed; returns sooner where there are none."""
         end = time.monotonic() + seconds
         while (left := self.left()) and time.monotonic() < end:
             time.sleep(0.1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import signal
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -134,3 +136,28 @@ def test_what_is_prepared_is_loaded_before_the_ranks_are_forked(run_script):
 
 def test_spawn_works_where_there_is_no_fork():
     assert launch(lambda group: group.rank, ranks=2, start_method="spawn") == [0, 1]
+
+
+PACKAGE = Path(__file__).resolve().parents[3] / "minitrain"
+
+EDITS = """
+import sys
+from pathlib import Path
+from minitrain.measure import traffic
+from minitrain.ranks.launch import launch
+
+def see(group):
+    from minitrain.measure import traffic
+    return getattr(traffic, "EDITED", False), Path(traffic.__file__).parents[2] == Path(sys.argv[1])
+
+print(launch(see, ranks=2))
+with open(traffic.__file__, "a") as file:
+    file.write("EDITED = True\\n")
+print(launch(see, ranks=2))
+"""
+
+
+def test_an_edit_of_the_package_counts_at_the_next_launch(tmp_path, run_script):
+    shutil.copytree(PACKAGE, tmp_path / "minitrain")
+    output = run_script(EDITS, PYTHONPATH=str(tmp_path)).finish()
+    assert output.splitlines() == ["[(False, True), (False, True)]", "[(True, True), (True, True)]"]

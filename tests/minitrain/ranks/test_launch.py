@@ -128,31 +128,20 @@ def test_quiet_is_quiet(capsys):
 # ---- what a person can get wrong ----
 
 
-@pytest.mark.parametrize("ranks", [0, -1, 2.0, "2", True, None])
-def test_ranks_must_be_a_count(ranks):
-    with pytest.raises(InputError, match="give a whole number from 1 up"):
-        launch(print, ranks=ranks)
-
-
-def test_more_ranks_than_the_machine_can_hold():
-    with pytest.raises(InputError, match=r"more than this machine can hold.*use at most \d+"):
-        launch(print, ranks=100_000)
-
-
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "60"])
-def test_a_timeout_is_some_seconds(timeout):
-    with pytest.raises(InputError, match="give the seconds"):
-        launch(print, timeout=timeout)
-
-
-def test_what_is_no_function():
-    with pytest.raises(InputError, match="cannot be called"):
-        launch(torch.ones(2))
-
-
-def test_an_unknown_fabric_gets_the_nearest_name():
-    with pytest.raises(InputError, match="did you mean 'h100-nvlink'"):
-        launch(print, fabric="h100-nvlnk")
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        *(({"ranks": n}, "give a whole number from 1 up") for n in (0, -1, 2.0, "2", True, None)),
+        ({"ranks": 100_000}, r"more than this machine can hold.*use at most \d+"),
+        *(({"timeout": t}, "give the seconds") for t in (0, float("nan"), float("inf"), "60")),
+        ({"fn": torch.ones(2)}, "cannot be called"),
+        ({"fabric": "h100-nvlnk"}, "did you mean 'h100-nvlink'"),
+        ({"start_method": "thread"}, "start_method"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments, words):
+    with pytest.raises(InputError, match=words):
+        launch(**{"fn": print, **arguments})
 
 
 def test_a_temporary_folder_with_too_long_a_path_is_told_with_its_remedy(tmp_path):
@@ -164,8 +153,3 @@ def test_a_temporary_folder_with_too_long_a_path_is_told_with_its_remedy(tmp_pat
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
     assert done.returncode and "set TMPDIR to a shorter one, such as /tmp" in done.stderr
-
-
-def test_start_methods_are_known():
-    with pytest.raises(InputError, match="start_method"):
-        launch(print, start_method="thread")

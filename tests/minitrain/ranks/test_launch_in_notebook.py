@@ -48,7 +48,7 @@ print(len(ranks), round(min(launch(hello, ranks=4, quiet=True).seconds for _ in 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What each cell shows: its streams, its result, its error, as one text a cell."""
+    """The output of each cell: its streams, its result, its error, as strings."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.strip()) for c in CELLS])
     client = NotebookClient(
         notebook,

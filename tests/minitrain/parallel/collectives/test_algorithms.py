@@ -44,11 +44,12 @@ def every_all_reduce(group):
     for name in ALL_REDUCES:
         for shape in SHAPES:
             for op in OPS:
-                x = example(group.rank, shape)
-                before = x.clone()
+                x = example(group.rank, shape).requires_grad_()
+                before = x.detach().clone()
                 y = getattr(algorithms, name)(group, x, op)
                 assert torch.equal(x, before), "the input changed"
                 assert y.numel() == 0 or y.data_ptr() != x.data_ptr(), "the result is the input"
+                assert not y.requires_grad, "results are outside autograd"
                 results[name, shape, op] = y
     return results
 
@@ -72,6 +73,7 @@ def rings_and_trees(group):
             chunk, full.tensor_split(group.size)[group.rank], rtol=1e-12, atol=1e-12
         )
         sizes = chunk_sizes(elements, group.size)
+        assert sizes == [len(c) for c in x.tensor_split(group.size)]
         gathered = ring_all_gather(group, chunk, sizes)
         assert torch.equal(gathered, ring_all_reduce(group, x)), (
             "all-reduce = reduce-scatter + all-gather"
@@ -147,12 +149,6 @@ def test_bytes_and_messages_are_those_of_the_docstring():
     assert sent[0]["naive_all_reduce"] == (3 * size, 3)
 
 
-def test_a_ring_moves_the_same_total_when_the_size_does_not_divide():
-    ranks, elements = 3, 7
-    sent = launch(traffic, elements, ranks=ranks, timeout=30)
-    assert sum(s["ring_all_reduce"][0] for s in sent) == 2 * (ranks - 1) * 4 * elements
-
-
 def float32_sums(group):
     x = example(group.rank, (1000,), torch.float32) * 10.0 ** (group.rank * 3)
     return [getattr(algorithms, name)(group, x) for name in ALL_REDUCES]
@@ -187,22 +183,6 @@ def test_integers_stay_exact_and_bfloat16_stays_bfloat16():
     integers, half = launch(dtypes, ranks=3, timeout=30)[2]
     assert integers.tolist() == [3, 3 * 2**40]
     assert half.dtype == torch.bfloat16 and half.tolist() == [1.5] * 5
-
-
-def gradient(group):
-    x = torch.ones(4, requires_grad=True)
-    return [getattr(algorithms, name)(group, x).requires_grad for name in ALL_REDUCES]
-
-
-def test_results_are_outside_autograd():
-    assert launch(gradient, ranks=2, timeout=30)[0] == [False] * 3
-
-
-@pytest.mark.parametrize("elements,ranks", [(0, 3), (1, 4), (7, 3), (12, 4), (13, 5)])
-def test_chunk_sizes_are_those_of_tensor_split(elements, ranks):
-    assert chunk_sizes(elements, ranks) == [
-        len(c) for c in torch.arange(elements).tensor_split(ranks)
-    ]
 
 
 def mistakes(group):

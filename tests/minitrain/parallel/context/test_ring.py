@@ -20,8 +20,7 @@ from minitrain.model.transformer import build
 from minitrain.parallel.context import ring
 from minitrain.parallel.context.gather import gather_sequence
 from minitrain.parallel.context.model import KINDS, context_parallel
-from minitrain.parallel.context.plain import merge
-from minitrain.parallel.context.ring import ring_attention
+from minitrain.parallel.context.ring import merge, ring_attention, ring_forward, zigzag
 from minitrain.parallel.context.split import ORDERS, split_sequence, split_tensor
 from minitrain.ranks.launch import launch
 
@@ -98,6 +97,33 @@ def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
         assert len(found) == (len(CASES) + 1) * len(KINDS) + 1
         for (case, *_), got in found.items():
             assert_same(got, want[case])
+
+
+def lab_rings(group):
+    """Each rank's tokens, and what the forward ring of lab e02e finds for them, in both orders."""
+    found = []
+    for places in (zigzag(LENGTH, group.size)[0], torch.arange(LENGTH).view(group.size, -1)):
+        mine = places[group.rank]
+        q, k, v = (z[:, :, mine] for z in heads_of()[:3])
+        found.append((mine, *ring_forward(group, places, q, torch.stack((k, v)))))
+    return found
+
+
+def test_the_ring_over_given_places_equals_one_process():
+    want = tiled_forward(*heads_of()[:3], Mask(0))
+    for found in launch(lab_rings, ranks=3, timeout=60):
+        for mine, *got in found:
+            for one, whole in zip(got, want):
+                torch.testing.assert_close(one, whole[:, :, mine], **EXACT)
+
+
+def test_zigzag_is_the_order_of_split_py_and_its_inverse():
+    places, inverse = zigzag(LENGTH, 3)
+    sequence = torch.arange(LENGTH)[None]
+    assert torch.equal(torch.cat([split_tensor(sequence, rank, 3) for rank in range(3)]), places)
+    assert torch.equal(places.flatten()[inverse], sequence[0])
+    with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
+        zigzag(25, 3)
 
 
 # ---- what is known to go wrong, put in: each must differ from one process ----
@@ -191,7 +217,7 @@ def kernel_traffic(group):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bytes_a_layer_are_the_closed_forms(ranks):
-    """Of 4 query heads and 2 key/value heads: what the ring carries is that of 2 heads."""
+    """4 query heads and 2 key/value heads: the ring carries the keys of 2 heads."""
     batch, heads, kv_heads, head_size = 2, 4, 2, 4
     of_a_head = batch * LENGTH // ranks * head_size  # elements
     for found in launch(kernel_traffic, ranks=ranks, timeout=60):
@@ -207,7 +233,7 @@ def test_bytes_a_layer_are_the_closed_forms(ranks):
 
 
 def in_a_model(group):
-    """What one step of a model sends, plain and with its blocks recomputed, and both's outcomes."""
+    """Operations of a step of a model, plain and with its blocks recomputed; are both the same?"""
     model, batch = context_parallel(model_of(HEADS[2]), group), batch_of(True)
     part = split_sequence(batch, group.rank, group.size)
     sent = [len(group.trace.ops)]
@@ -281,11 +307,6 @@ def test_merging_with_scores_far_apart_does_not_overflow():
     assert merged.item() == 1 and both.item() == 1e4
 
 
-def refused(group, kind, queries, heads, kv_heads):
-    q, k, v = (torch.zeros(1, h, queries, 2) for h in (heads, kv_heads, kv_heads))
-    KINDS[kind](group, "zigzag", q, k, v)
-
-
 @pytest.mark.parametrize(
     "kind, queries, heads, kv_heads, message",
     [
@@ -295,9 +316,10 @@ def refused(group, kind, queries, heads, kv_heads):
         ("ring", 4, 3, 2, "3 query heads cannot share 2 key/value heads"),
     ],
 )
-def test_what_cannot_work_is_refused(kind, queries, heads, kv_heads, message):
+def test_sizes_that_do_not_fit_are_refused(kind, queries, heads, kv_heads, message):
+    q, k, v = (torch.zeros(1, h, queries, 2) for h in (heads, kv_heads, kv_heads))
     with pytest.raises(InputError, match=message):
-        refused(FakeGroup(), kind, queries, heads, kv_heads)
+        KINDS[kind](FakeGroup(), "zigzag", q, k, v)
 
 
 class FakeGroup:

@@ -42,7 +42,7 @@ def batches(rows: int, length: int) -> list[Batch]:
 
 @dataclass
 class Whole:
-    """What one process gets."""
+    """The outcome of one process."""
 
     loss: float
     norm: float

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.parallel.hybrid import gradients
+from minitrain.parallel.hybrid import model as hybrid
 from minitrain.parallel.hybrid.model import AXES, MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.layout import layout_of
 from minitrain.ranks.launch import launch
@@ -56,7 +56,7 @@ def all_meshes() -> list[Case]:
 
 
 def part_of(whole: Tensor, parameter: nn.Parameter, model: MeshModel) -> Tensor:
-    """What this rank should hold of a whole tensor."""
+    """The part of a whole tensor that this rank should hold."""
     part = layout_of(parameter).slice
     return whole if part is None else part.of(whole)
 
@@ -143,13 +143,13 @@ def sums_nothing(self):
 
 
 MISTAKES = {
-    "norm": (gradients, "copies", counts_every_copy),  # replicated weights counted tp times
-    "gradient": (gradients.GradientSums, "__call__", sums_nothing),
+    "norm": (hybrid, "copies", counts_every_copy),  # replicated weights counted tp times
+    "gradient": (hybrid.GradientSums, "__call__", sums_nothing),
 }
 
 
 def with_mistake(group, mistake: str, case: Case, want: Whole) -> set[str]:
-    """What is wrong then: the first word of each."""
+    """The first word of each thing that is wrong then."""
     setattr(*MISTAKES[mistake])  # this rank is a process of its own, which ends after this
     return {what.split()[0] for what, error in errors(group, case, want).items() if error > 1}
 

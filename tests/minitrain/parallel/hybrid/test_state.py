@@ -129,7 +129,7 @@ def load_parts(group, run, sizes, config, options) -> set[str] | None:
 
 
 def decays(group, sizes, config, options) -> dict[str, tuple[float, float]]:
-    """Of each parameter here, its decay, and what one would give it who saw this part alone."""
+    """The decay of each parameter here, and the one that its part alone would suggest."""
     parts, optimizer = split(group, sizes, config, options)
     alone = parameter_groups(parts.modules, 0.1)
     found = [
@@ -181,11 +181,11 @@ def test_the_same_parameters_decay_as_in_one_process():
     assert wrong == {"embed.weight"}
 
 
-def every_copy_speaks(group, cases) -> list[set[str]]:
+def every_copy_is_sent(group, cases) -> list[set[str]]:
     state.is_first_copy = lambda tensor, axes: True  # this rank is a process of its own
     return differences(group, cases)
 
 
-def test_copies_that_all_speak_are_seen():
-    found = launch(every_copy_speaks, CASES[4][:1], ranks=4)[0][0]
+def test_copies_that_are_all_sent_are_seen():
+    found = launch(every_copy_is_sent, CASES[4][:1], ranks=4)[0][0]
     assert {"norm.weight", "embed.weight", "embed.weight exp_avg"} <= found

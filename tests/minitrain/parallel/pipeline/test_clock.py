@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from statistics import median
-
 import pytest
 import torch
 
@@ -20,7 +17,7 @@ from minitrain.parallel.pipeline.executor import Pipeline
 from minitrain.parallel.pipeline.plain import share_of_loss
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.stages import cut
-from minitrain.parallel.pipeline.timeline import UNIT, UNIT_SPLIT, Clocked, clocked, executed
+from minitrain.parallel.pipeline.timeline import UNIT, UNIT_SPLIT, clocked, executed
 from minitrain.ranks.launch import launch
 
 from .pipeline_toys import microbatches, tiny
@@ -74,9 +71,8 @@ def test_the_emulated_clock_is_the_schedules_own(alpha):
             assert [time for event in got for time in event[1:]] == pytest.approx(times, abs=1e-6)
 
 
-# ---- the real clock ----
+# ---- memory ----
 
-TOLERANCE, REPEATS, BUSY = 0.10, 8, 0.8
 SHAPE = ModelConfig(256, 128, layers=4, heads=4, kv_heads=4, ffn_size=384)
 
 
@@ -84,58 +80,6 @@ def equal_batches(m):
     tokens = torch.randint(256, (m, 4, 64), generator=torch.Generator().manual_seed(0))
     documents, places = torch.zeros(4, 64, dtype=torch.int64), torch.arange(64).expand(4, 64)
     return [Batch(row, row, documents, places) for row in tokens]
-
-
-def really(group, names):
-    """For each schedule and step: its events, and the share of a core that its operations had."""
-    steps = {name: [] for name in names}
-    for name in names:
-        schedule = make_schedule(name, group.size, 4)
-        pipeline = Pipeline(group, schedule, cut(build(SHAPE), schedule, group.rank))
-        for repeat in range(REPEATS + 1):
-            group.barrier()
-            cpu = time.process_time()
-            pipeline.run(equal_batches(4), share_of_loss(4 * 4 * 64))
-            cpu = time.process_time() - cpu
-            (events,) = executed([group.trace]).ranks
-            if repeat > 0:
-                steps[name].append((events, cpu / Clocked((events,)).busy(0)))
-    return steps
-
-
-def bubble_error(clock, schedule):
-    """The farthest rank's |measured - the schedule's own| idle time, as a share of the step.
-
-    The schedule's own: with what each rank's forwards and backwards took in the median.
-    """
-    took = {}
-    for rank, events in enumerate(clock.ranks):
-        for event in events:
-            took.setdefault((rank, event.operation.kind), []).append(event.end - event.start)
-    own = clocked(schedule, lambda rank, operation: median(took[rank, operation.kind]))
-    errors = [
-        abs(clock.bubble(r) - own.bubble(r)) / clock.makespan for r in range(len(clock.ranks))
-    ]
-    return max(errors)
-
-
-@pytest.mark.alone
-def test_the_measured_bubble_is_the_schedules_own():
-    names = ("gpipe", "1f1b", "zero-bubble")
-    results = launch(really, names, ranks=2, timeout=100)
-    for name in names:
-        steps = list(zip(*(result[name] for result in results)))
-        schedule = make_schedule(name, 2, 4)
-        error = median(bubble_error(Clocked(tuple(e for e, _ in s)), schedule) for s in steps)
-        share = median(min(share for _, share in step) for step in steps)
-        if error > TOLERANCE and share < BUSY:
-            pytest.skip(
-                f"other programs hold the cores (ranks had {share:.0%}): {name} {error:.0%}"
-            )
-        assert error <= TOLERANCE, name
-
-
-# ---- memory ----
 
 
 def activations(group):

@@ -18,10 +18,26 @@ from minitrain.parallel.pipeline.schedules import (
 )
 from minitrain.parallel.pipeline.timeline import (
     bubble_fraction,
-    check_schedule,
     clocked,
     peak_live,
 )
+
+
+def check_schedule(schedule):
+    """Asserts that each operation is there exactly once on each rank, and that it halts."""
+    kinds = "FBW" if schedule.splits_backward else "FB"
+    for rank, order in enumerate(schedule.ranks):
+        wanted = {
+            Operation(kind, i, chunk)
+            for kind in kinds
+            for i in range(schedule.microbatches)
+            for place, chunk in schedule.route(i)
+            if place == rank
+        }
+        assert len(order) == len(set(order)), f"rank {rank} runs an operation twice"
+        assert set(order) == wanted, f"rank {rank} lacks {sorted(wanted - set(order))[:3]}"
+    clocked(schedule)
+
 
 SIZES = list(itertools.product(range(1, 9), range(1, 20)))
 
@@ -145,11 +161,6 @@ def test_the_order_is_the_textbooks():
     assert " ".join(map(str, last)) == "F0 F1 F0.1 B0.1 F1.1 B1.1 B0 B1"
 
 
-def test_one_rank_has_no_bubble():
-    for name in ("gpipe", "1f1b", "zero-bubble"):
-        assert bubble_fraction(make_schedule(name, 1, 5)) == 0
-
-
 def test_a_deadlock_names_who_waits_for_what():
     wrong = [Operation("F", 0), Operation("B", 1), Operation("F", 1), Operation("B", 0)]
     right = one_forward_one_backward(2, 2).ranks[1]
@@ -170,12 +181,6 @@ def test_transfers_lengthen_the_fill_and_occupy_the_senders_stream():
     assert free.makespan < slow.makespan
     assert slow.makespan >= free.makespan + 0.5 * 2 * 3
     assert clocked(one_forward_one_backward(1, 8), send=0.5).makespan == 24
-
-
-def test_a_long_pipeline_is_clocked_exactly():
-    schedule = one_forward_one_backward(64, 256)
-    clock = clocked(schedule)
-    assert clock.makespan == pytest.approx(3 * (256 + 63))
 
 
 @pytest.mark.parametrize(

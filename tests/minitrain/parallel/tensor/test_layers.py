@@ -5,15 +5,23 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from minitrain.errors import InputError
+from minitrain.measure.traffic import ring_bytes
 from minitrain.model.attention.grouped_query import attention, attention_naive
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.layout import layout_of
-from minitrain.parallel.tensor.heads import SharedRows
-from minitrain.parallel.tensor.layers import tensor_parallel
+from minitrain.parallel.tensor.layers import (
+    SharedRows,
+    heads_of,
+    share,
+    shared_rows,
+    tensor_parallel,
+)
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.launch import launch
 from minitrain.training.loss import token_weighted_loss
@@ -30,6 +38,12 @@ CONFIGS = {
 UNEVEN = {
     2: ModelConfig(21, 12, 1, heads=6, kv_heads=3, ffn_size=12),
     3: ModelConfig(21, 24, 1, heads=12, kv_heads=4, ffn_size=12, qkv_bias=True),
+}
+
+SPLITS = {
+    "one head each": ModelConfig(21, 24, 1, heads=12, kv_heads=12, ffn_size=12),
+    "grouped": ModelConfig(21, 24, 1, heads=12, kv_heads=4, ffn_size=12, qkv_bias=True),
+    "one key head": ModelConfig(21, 24, 1, heads=12, kv_heads=1, ffn_size=12),
 }
 
 
@@ -249,3 +263,131 @@ def refused(group):
 
 def test_what_cannot_be_split_is_refused():
     launch(refused, ranks=2)
+
+
+# ---- what is sent ----
+
+
+def sent(group, config, sequence):
+    """Bytes and counts of operations, forward and backward: of a layer, and of the model's ends."""
+    model = tensor_parallel(build(config), group, sequence)
+    stream = torch.randn(BATCH, 12 // (group.size if sequence else 1), 24, requires_grad=True)
+    out = []
+
+    def measure(step):
+        before = len(group.trace.ops)
+        result = step()
+        ops = group.trace.ops[before:]
+        out.append((sum(op.sent_bytes for op in ops), sorted(op.kind for op in ops)))
+        return result
+
+    y = measure(lambda: model.blocks[0](stream, *model.surroundings(stream)))
+    measure(lambda: y.sum().backward())
+    tokens = torch.randint(21, (BATCH, 12), generator=torch.Generator().manual_seed(0))
+
+    def ends():
+        logits = model.head(model.norm(model.embed(tokens)))
+        return vocabulary_parallel_loss(logits, tokens, 1, group, config.vocab_size)
+
+    loss = measure(ends)
+    measure(loss.backward)
+    return out
+
+
+def every_case(group):
+    return {
+        (name, sequence): sent(group, config, sequence)
+        for name, config in SPLITS.items()
+        for sequence in (False, True)
+    }
+
+
+def closed_forms(config, ranks, sequence, rank):
+    """(layer forward, its backward, ends forward, their backward) of `layers.py`'s docstring, with
+    the gradients of shared key/value heads and two numbers a token for the loss."""
+    stream = 4 * BATCH * 12 * config.hidden_size
+    whole, split = (ring_bytes(kind, stream, ranks) for kind in ("all_reduce", "all_gather"))
+    head = 4 * 2 * config.head_size * (config.hidden_size + config.qkv_bias)
+    holders = heads_of(rank, ranks, config.heads, config.kv_heads).shared.values()
+    shared = sum(ring_bytes("all_reduce", head, len(ranks_)) for ranks_ in holders)
+    loss = ring_bytes("all_gather", ranks * 4 * 2 * BATCH * 12, ranks)
+    if sequence:
+        return [4 * split, 6 * split + shared, 2 * split + loss, 3 * split]
+    return [2 * whole, 2 * whole + shared, whole + loss, whole]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_bytes_are_the_closed_forms_exactly(ranks):
+    for rank, cases in enumerate(launch(every_case, ranks=ranks)):
+        for (name, sequence), measured in cases.items():
+            want = closed_forms(SPLITS[name], ranks, sequence, rank)
+            assert [sent_bytes for sent_bytes, _ in measured] == want, (name, sequence)
+            if name == "one head each":
+                forward, backward = (kinds for _, kinds in measured[:2])
+                each = ["all_gather"] * 2 + ["reduce_scatter"] * 2
+                assert forward == (each if sequence else ["all_reduce"] * 2)
+                assert backward == (["all_gather"] * 2 + each if sequence else ["all_reduce"] * 2)
+
+
+# ---- heads over ranks ----
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.data())
+def test_every_query_reads_its_own_head_and_every_head_has_one_owner(group_size, kv_heads, data):
+    heads = group_size * kv_heads
+    ranks = data.draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0]))
+    plans = [heads_of(rank, ranks, heads, kv_heads) for rank in range(ranks)]
+    assert [query for plan in plans for query in plan.queries] == list(range(heads))
+    assert [key for plan in plans for key in plan.owned] == list(range(kv_heads))
+    for rank, plan in enumerate(plans):
+        read = [plan.keys[place] for place in plan.reads]
+        assert read == [query // group_size for query in plan.queries]
+        assert set(read) == set(plan.keys), "no head is held that nobody reads"
+        for key in plan.keys:
+            holders = tuple(r for r in range(ranks) if key in plans[r].keys)
+            assert plan.shared.get(key, (rank,)) == holders
+        if plan.is_grouped:
+            each = len(plan.queries) // len(plan.keys)
+            assert read == [key for key in plan.keys for _ in range(each)]
+
+
+def test_the_table_of_the_docstring():
+    plans = [heads_of(rank, 4, 8, 2) for rank in range(4)]
+    assert [list(plan.keys) for plan in plans] == [[0], [0], [1], [1]]
+    assert plans[1].shared == {0: (0, 1)} and len(plans[1].owned) == 0
+    assert plans[1].owned_rows(3) == range(3, 3) and plans[0].owned_rows(3) == range(3)
+    assert heads_of(0, 2, 8, 2).owned_rows(3) is None
+    assert not heads_of(0, 2, 6, 3).is_grouped, "queries 0 1 2 read heads 0 0 1"
+
+
+def test_heads_that_do_not_split_are_refused():
+    with pytest.raises(InputError, match=r"9 heads .* 2 ranks: use 8 or 10, or 3 ranks"):
+        heads_of(0, 2, 9, 3)
+
+
+def gradients(group, heads, kv_heads, size):
+    """Each rank weighs the rows it holds by 1 + its number; what they get, and what was sent."""
+    plan = heads_of(group.rank, group.size, heads, kv_heads)
+    weight = torch.zeros(len(plan.keys) * size, 3, requires_grad=True)
+    bias = torch.zeros(len(plan.keys) * size, requires_grad=True)
+    rows = shared_rows(group, plan, size)
+    ((shared_weight, shared_bias),) = share([(weight, bias)], rows)
+    ((shared_weight.sum() + shared_bias.sum()) * (1 + group.rank)).backward()
+    held = [sum(1 + r for r in plan.shared.get(key, (group.rank,))) for key in plan.keys]
+    return weight.grad, bias.grad, held, group.trace.count("all_reduce")
+
+
+@pytest.mark.parametrize("heads, kv_heads, ranks", [(6, 3, 2), (12, 4, 3), (4, 1, 4), (4, 2, 2)])
+def test_shared_rows_are_summed_over_their_holders(heads, kv_heads, ranks):
+    size = 2
+    results = launch(gradients, heads, kv_heads, size, ranks=ranks)
+    for rank, (weight, bias, held, count) in enumerate(results):
+        want = torch.tensor(held, dtype=torch.float32).repeat_interleave(size)
+        torch.testing.assert_close(bias, want)
+        torch.testing.assert_close(weight, want[:, None].expand(-1, 3))
+        assert count == len(heads_of(rank, ranks, heads, kv_heads).shared), "one message a head"
+
+
+def test_without_shared_rows_nothing_is_done():
+    pairs = [(torch.ones(2, 2, requires_grad=True), None)]
+    assert share(pairs, SharedRows((), ()))[0][0] is pairs[0][0]

@@ -11,12 +11,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
-from minitrain.parallel.zero.full_state import (
+from minitrain.parallel.zero.stage_3 import Zero3, blocks_of
+from minitrain.parallel.zero.state import (
     full_gradients,
     full_state_dict,
     load_full_state_dict,
 )
-from minitrain.parallel.zero.stage_3 import Zero3, blocks_of
 from minitrain.ranks.launch import launch
 
 from . import zero_toys as toys

@@ -1,4 +1,4 @@
-"""What a user of a wrapped model does by habit: it works as with FSDP2, or is one sentence."""
+"""Habits of a user of a wrapped model: they work as with FSDP2, or raise one sentence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.errors import InputError
-from minitrain.parallel.zero.full_state import full_gradients, full_state_dict, load_full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.stage_3 import Zero3
+from minitrain.parallel.zero.state import full_gradients, full_state_dict, load_full_state_dict
 from minitrain.ranks.launch import launch
 
 from . import zero_toys as toys
@@ -138,7 +138,7 @@ def refused_units(group):
 
 
 def two_backwards(group):
-    """Of one graph, they add up."""
+    """Gradients of two backwards of one graph, which add up."""
     out = {}
     for stage in (1, 2, 3):
         zero = toys.wrap(toys.toy(), group, stage)
@@ -181,7 +181,7 @@ class HalfUsed(nn.Module):
 
 
 def unused(group):
-    """Of a layer that no forward uses: its weights before, and after a step of each."""
+    """Weights of a layer that no forward uses: before, and after a step of each."""
     before, out = HalfUsed().never.weight.detach(), {}
     for stage in (1, 2, 3, "FSDP2"):
         one = HalfUsed()

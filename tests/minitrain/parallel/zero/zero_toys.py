@@ -12,10 +12,10 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
 from minitrain.parallel.ddp import DDP
-from minitrain.parallel.zero.full_state import full_state_dict
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero
+from minitrain.parallel.zero.state import full_state_dict
 
 CONFIG = ModelConfig(17, 16, layers=3, heads=2, kv_heads=1, ffn_size=24)
 ROWS, LENGTH, LIMIT = 12, 5, 0.5  # rows over all ranks; gradients are clipped to LIMIT
@@ -71,7 +71,7 @@ def loss_of(model, rows):
 
 
 def one_process(steps: int, first: int = 0, model=None, optimizer=None) -> dict:
-    """What every variant must follow: (gradients of the first step, norms, weights)."""
+    """The run that every variant must follow: (gradients of the first step, norms, weights)."""
     model = model or toy()
     optimizer = optimizer or ADAMW(parameter_groups(model, 0.1))
     gradients, norms = {}, []

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from minitrain.errors import InputError
-from minitrain.measure.budget import memory_budget
 from minitrain.measure.memory import MemoryLedger
 from minitrain.measure.parameters import parameter_count
 from minitrain.memory.stores import DiskStore, MemoryStore
@@ -24,9 +23,8 @@ from minitrain.parallel.zero import plain
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
 from minitrain.parallel.zero.plain import ShardedUnit
 from minitrain.parallel.zero.plain_unit import FlatUnit
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.parallel.zero.stages_1_2 import Zero
-from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
 from minitrain.training.loop import Peers, train_step
 
@@ -124,34 +122,6 @@ def test_each_stage_holds_the_bytes_of_table_1():
             assert highest["parameters"] < 4 * share + unit + itemsize * 32 + slack, precision
         plain, sharded = got["float32"][0][0], got["float32"][3][0]
         assert plain > 3 * sharded, "what does not shard is told by its bytes"
-
-
-# ---- a model that fits four ranks and not one ----
-
-DEEP = ModelConfig(32, 64, layers=24, heads=2, kv_heads=1, ffn_size=128)
-
-
-def trained_within(group, budget):
-    model = build(DEEP)
-    groups = parameter_groups(model, 0.1)
-    half = torch.bfloat16
-    zero = Zero3(model, group, compute_dtype=half, reduce_dtype=half)
-    optimizer = ZeroOptimizer(zero, groups, torch.optim.AdamW)
-    rows = torch.zeros(1, 5, dtype=torch.int64)
-    with memory_budget(budget) as ledger:
-        for _ in range(2):
-            F.cross_entropy(zero(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return ledger.peak_bytes
-
-
-def test_states_of_four_budgets_train_on_four_ranks_and_fail_on_one():
-    budget = 16 * parameter_count(DEEP) // 4  # 2 + 2 + 12 bytes a parameter, over four
-    peaks = launch(trained_within, budget, ranks=4, timeout=120)
-    assert all(budget / 2 < peak <= budget for peak in peaks)
-    with pytest.raises(RankError, match="out of memory"):
-        launch(trained_within, budget, ranks=1, timeout=60)
 
 
 # ---- microbatches, odd models, the oracle ----
@@ -347,6 +317,45 @@ def test_against_fsdp2_and_the_naive_version():
         for stage in (1, 3):
             for name, p in model.named_parameters():
                 torch.testing.assert_close(weights[stage][name], p.detach(), rtol=1e-10, atol=1e-12)
+
+
+# ---- the norm ----
+
+
+class Shapes(nn.Module):
+    """Rows that lie across one border of shards and across several, a scalar, a matrix of one row."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        shapes = [(5, 7), (), (1, 40), (3,), (11, 2), (2, 2, 3)]
+        self.weights = nn.ParameterList(torch.randn(shape) for shape in shapes)
+
+    def forward(self, scale):
+        return scale * sum(w.pow(3).sum() for w in self.weights)
+
+
+def norms(group):
+    """The norm in each stage, before and after clipping, of ranks with different gradients."""
+    out = []
+    for stage in (1, 2, 3):
+        model = Shapes()
+        zero = Zero3(model, group, []) if stage == 3 else Zero(model, group, stage)
+        zero(1.0 + group.rank).backward()
+        before = zero.clip_grad_norm_(0.25)
+        out.append((before.item(), zero.clip_grad_norm_(1.0).item()))
+    return out
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_norm_is_that_of_the_whole_averaged_gradient(ranks):
+    model = Shapes()
+    (model(1.0) * (ranks + 1) / 2).backward()
+    want = nn.utils.clip_grad_norm_(model.parameters(), 0.25).item()
+    for found in launch(norms, ranks=ranks):
+        for before, after in found:
+            assert before == pytest.approx(want, rel=1e-6)
+            assert after == pytest.approx(0.25, rel=1e-5)
 
 
 # ---- plausible and wrong: each of these must be told from the right one ----
