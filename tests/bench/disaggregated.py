@@ -16,9 +16,7 @@ from minitrain.bench.inference import trained
 from minitrain.bench.serving import Pairs
 from minitrain.inference.disaggregated.emulated import Emulation
 from minitrain.inference.disaggregated.serving import Pool, Served, serve_apart, serve_together
-from minitrain.inference.engine.metrics import Latency, latency
-from minitrain.inference.load.goodput import Target, summary
-from minitrain.inference.load.workload import Ask, asks, lengths_in
+from minitrain.inference.load import Ask, Latency, Target, asks, latency, lengths_in, summary
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
 from minitrain.network.fabric import h100_infiniband

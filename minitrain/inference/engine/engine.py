@@ -18,23 +18,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
-from minitrain.inference.engine.answer import Answer, Kept, Output, draw_answers, failing
-from minitrain.inference.engine.metrics import StepMetrics
-from minitrain.inference.engine.prompt import as_tokens, check_readable
-from minitrain.inference.engine.request import Request, Times
+from minitrain.inference.engine.answer import Answer, Output, draw_answers, failing
+from minitrain.inference.engine.request import Request, Times, as_tokens, check_prompt
 from minitrain.inference.engine.runner import Adapters, Pass, Runner
-from minitrain.inference.engine.scheduler import Plan, Scheduler
+from minitrain.inference.engine.scheduler import Plan, Scheduler, Work
 from minitrain.inference.forward import check_own
 from minitrain.inference.parameters import SamplingParameters, as_whole
-from minitrain.inference.speculation.proposer import Draft, check_drafts, check_vocabulary
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
@@ -54,22 +49,20 @@ def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
     return alone
 
 
-class Proposer(Protocol):
-    """Guesses tokens ahead (speculative decoding); one pass verifies all guesses.
-
-    `speculation.serving.EngineDrafts` makes one of any draft that the package has."""
-
-    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Draft]:
-        """For each, a chain or a tree of up to so many tokens that may follow `request.tokens`;
-        none is a fine guess too. All are asked at once, so that a draft model reads its weights
-        once."""
-
-    def read(self, request: Request, start: int, hidden: Tensor) -> None:
-        """The model has read `request.tokens` from `start` on, and these are the vectors (n, D)
-        that its head was given at them."""
-
-    def forget(self, id: str) -> None:
-        """The request has ended."""
+@dataclass(frozen=True)
+class StepMetrics:
+    seconds: float
+    requests: int  # in the step's batch
+    tokens: int  # computed
+    sampled: int  # generated
+    drafted: int  # of the tokens computed, guesses
+    kept: int  # and of those, generated
+    waiting: int
+    preemptions: int
+    blocks_used: int
+    bytes_used: int  # of keys and values in them, on this rank
+    empty_places: int  # in used blocks
+    hit_rate: float  # of all tokens admitted so far, found in the prefix cache
 
 
 class Engine:
@@ -77,6 +70,8 @@ class Engine:
     `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
     AdapterBank of the same model; `group` the ranks that `tensor_parallel` cut it over, each of
     which adds, steps and cancels the same."""
+
+    scheduler_class = Scheduler
 
     def __init__(
         self,
@@ -88,19 +83,17 @@ class Engine:
         share_prefixes: bool = True,
         decode: Decode | None = None,
         adapters: Adapters | None = None,
-        proposer: Proposer | None = None,
         group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         check_own(model)
-        check_vocabulary(proposer, model.config.vocab_size)
         self.runner = Runner(model, num_blocks, block_size, adapters, group)
         self.model, self.config = model, model.config
         blocks = BlockManager(num_blocks, block_size, share_prefixes, model.config.window)
         fit = None if adapters is None else adapters.fits
-        self.scheduler = Scheduler(blocks, budget, max_running, fit)
+        self.scheduler = self.scheduler_class(blocks, budget, max_running, fit)
         self.adapters = adapters
-        self.decode, self.proposer, self.clock = decode, proposer, clock
+        self.decode, self.clock = decode, clock
         self.requests: dict[str, Request] = {}
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
         self.numbers = itertools.count()  # of requests without a name
@@ -145,21 +138,6 @@ class Engine:
         return requests[0].id if n is None else [request.id for request in requests]
 
     @one_at_a_time
-    def fork(self, id: str, parameters: SamplingParameters, from_prompt: bool = False) -> str:
-        """A second answer, which goes on from what request `id` has been told, or from its prompt.
-
-        It shares the first one's blocks; the first to write into one gets a copy.
-        """
-        parent = self.requests.get(id)
-        if parent is None:
-            raise InputError(f"request '{id}' is not here, it may have ended: add its tokens")
-        tokens = parent.prompt if from_prompt else parent.tokens
-        child = self._request(tokens, parameters, parent.adapter, None)
-        self.scheduler.fork(parent, child)
-        self._welcome(child)
-        return child.id
-
-    @one_at_a_time
     def cancel(self, id: str) -> bool:
         """Ends a request and frees its blocks; False where it is not here (any more)."""
         if id not in self.requests:
@@ -179,18 +157,14 @@ class Engine:
             self.scheduler.restart()
         self.unseen = False
         lost = self._end_without_adapter()
-        if self.proposer is not None:
-            self._propose(self.proposer)
+        self._prepare()
         plan = self.scheduler.schedule()
         for work in plan.work:
             if work.request.times.started is None:
                 work.request.times.started = began
         read, failed = self._read(plan)
-        outputs, kept = [], {}
-        if read is not None:
-            outputs, kept = draw_answers(read.sampled, read.logits, self.clock())
-            self._settle(plan, read, kept)
-        self._measure(plan, len(outputs), sum(map(len, kept.values())), began)
+        outputs = [] if read is None else self._answer(plan, read)
+        self._measure(plan, [] if read is None else read.sampled, len(outputs), began)
         outputs += failed
         for output in outputs:
             if output.finish_reason is not None:
@@ -257,7 +231,7 @@ class Engine:
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
         prompt = as_tokens(prompt)
-        check_readable(prompt, parameters.max_new_tokens, self.config)
+        check_prompt(prompt, parameters.max_new_tokens, self.config)
         if parameters.stop and self.decode is None:
             raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
         text = self._text_after(prompt, parameters.stop)
@@ -290,20 +264,6 @@ class Engine:
     def _welcome(self, request: Request) -> None:
         self.requests[request.id] = request
         self.unseen = True
-
-    def _propose(self, proposer: Proposer) -> None:
-        """Drafts are for requests that lack one token only, and never reach past the answer."""
-        asked = {
-            request: request.parameters.max_new_tokens - request.num_told - 1
-            for request in self.scheduler.running
-            if request.num_computed_tokens == len(request.tokens) - 1
-        }
-        asked = {request: most for request, most in asked.items() if most > 0}
-        if asked:
-            found = proposer.propose(list(asked), list(asked.values()))
-            check_drafts(found, list(asked.values()), self.config.vocab_size)
-            for request, draft in zip(asked, found):
-                request.draft = draft
 
     def _end_without_adapter(self) -> list[Output]:
         """Ends requests whose adapter was removed meanwhile, or replaced by another of its name."""
@@ -340,27 +300,21 @@ class Engine:
         plan.work = [work for work in plan.work if work.request.id not in failed]
         return read, outputs
 
-    def _settle(self, plan: Plan, read: Pass, kept: Kept) -> None:
-        """The cache and the accounts hold what was read of each text, and what was kept of its
-        draft: a tree's way is moved together, as if it had been a chain."""
+    def _prepare(self) -> None:
+        """Before a step is planned: speculation guesses ahead."""
+
+    def _answer(self, plan: Plan, read: Pass) -> list[Output]:
+        outputs = draw_answers(read.sampled, read.logits, self.clock())
         for work in plan.work:
-            request, path = work.request, kept.get(work.request.id, [])
-            known = work.count - len(work.draft)
-            places = [*range(known), *(known + node for node in path)]
-            self.runner.cache.keep(request.table.blocks, work.start, places)
-            if self.proposer is not None:
-                hidden = read.hidden[read.rows[request.id]][places]
-                self.proposer.read(request, work.start, hidden)
-            self.scheduler.computed(work, len(path))
+            self.scheduler.computed(work)
+        return outputs
 
     def _end(self, request: Request, reason: str) -> None:
         request.times.ended = self.clock()
         self.scheduler.finish(request, reason)
-        if self.proposer is not None:
-            self.proposer.forget(request.id)
         del self.requests[request.id]
 
-    def _measure(self, plan: Plan, sampled: int, kept: int, began: float) -> None:
+    def _measure(self, plan: Plan, due: Sequence[Work], sampled: int, began: float) -> None:
         blocks, running = self.scheduler.blocks, self.scheduler.running
         tables, size = [request.table for request in running], blocks.block_size
         held = sum(one.num_computed_tokens - one.table.gone * size for one in running)
@@ -370,8 +324,8 @@ class Engine:
                 requests=len(plan.work),
                 tokens=plan.num_tokens,
                 sampled=sampled,
-                drafted=sum(len(work.draft) for work in plan.work),
-                kept=kept,
+                drafted=sum(work.samples for work in due) - len(due),
+                kept=sampled - len(due),
                 waiting=len(self.scheduler.waiting),
                 preemptions=len(plan.preempted),
                 blocks_used=blocks.used,

@@ -1,4 +1,11 @@
-"""The tensors of a step: one forward pass over all new tokens of all requests."""
+"""The tensors of a step: one forward pass over all new tokens of all requests.
+
+The head is the largest product of a decode step: V rows of weights, of which a small model has more
+than all its layers. A step multiplies few rows by it, always the same weight, so `Head` lays the
+weight out once in the blocks that oneDNN reads fastest, which torch otherwise does, or does
+without, in every call (as PyTorch's own compiler does for a frozen model). It costs the head's
+bytes again.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +15,17 @@ from typing import NamedTuple, Protocol
 
 import torch
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.paged import PagedCache
-from minitrain.inference.cache.spans import Part, batching_order
-from minitrain.inference.engine.head import Head
+from minitrain.inference.cache.paged import PagedCache, batching_order
 from minitrain.inference.engine.scheduler import Plan, Work
 from minitrain.inference.engine.weights import Weights
 from minitrain.inference.forward import check_servable, forward_new
-from minitrain.inference.speculation.tree import after, ancestors, depths
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
+
+FEW = 64  # rows that the head's blocks are chosen for: those of a decode step
 
 
 class Adapters(Protocol):
@@ -100,10 +106,9 @@ class Runner:
 
     @torch.no_grad()
     def run(self, plan: Plan) -> Pass:
-        parts = {work.request.id: part_of(work, self.cache.keys.device) for work in plan.work}
-        ordered = sorted(plan.work, key=lambda work: batching_order(parts[work.request.id]))
+        ordered = sorted(plan.work, key=lambda work: batching_order(work.part))
         self.cache.copy(plan.copies)
-        reader = self.cache.reader([parts[work.request.id] for work in ordered])
+        reader = self.cache.reader([work.part for work in ordered])
         device = self.cache.keys.device
         tokens = torch.tensor([t for work in ordered for t in work.tokens], device=device)
         adapters = [work.request.adapter for work in ordered for _ in range(work.count)]
@@ -133,11 +138,31 @@ class Runner:
         return nullcontext() if self.adapters is None else self.adapters.rows(names)
 
 
-def part_of(work: Work, device: torch.device) -> Part:
-    """Its new tokens as attention takes them: a tree's with what each one sees."""
-    blocks, draft = work.request.table.blocks, work.draft
-    if draft.is_chain:
-        return Part(blocks, work.start, work.count)
-    parents = after(work.count - len(draft), draft.parents)
-    positions = [work.start + depth - 1 for depth in depths(parents)]
-    return Part(blocks, work.start, work.count, positions, ancestors(parents).to(device))
+class Head:
+    """hidden (..., D) -> logits (..., V), as `model.head`: a plain linear layer in float32 on a CPU
+    from the weight that is laid out, any other (adapted, quantized, cut over ranks) as it is."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self._of: tuple[int, int] | None = None  # where the weight lies, and its version
+        self._blocks: Tensor | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        head = self.model.head
+        if not can_be_laid_out(head):
+            return head(hidden)
+        weight = head.weight
+        if self._of != (weight.data_ptr(), weight._version):  # new, or trained in the meantime
+            self._of = weight.data_ptr(), weight._version
+            self._blocks = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), FEW)
+        return torch.ops.mkldnn._linear_pointwise(hidden, self._blocks, head.bias, "none", [], "")
+
+
+def can_be_laid_out(head: nn.Module) -> bool:
+    """True if oneDNN takes the layer, in float32: the results then differ by summation
+    order alone."""
+    if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
+        return False
+    if head._forward_hooks or head._forward_pre_hooks or head.weight.is_inference():
+        return False
+    return head.weight.device.type == "cpu" and torch.backends.mkldnn.is_available()

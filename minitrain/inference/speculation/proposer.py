@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import cut, draw
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.sampling import draw, shaped
+from minitrain.model.transformer import Transformer
 
 ROOT = -1  # the parent of a draft that follows the text's last token
 
@@ -72,6 +73,14 @@ class Draft:
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
+    @property
+    def depth(self) -> int:
+        """Of its longest path."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(1 + depths[1 + parent])
+        return max(depths)
+
     def first(self, count: int) -> Draft:
         """Its first `count` nodes: of a tree another one, as parents stand before children."""
         if count >= len(self.tokens):
@@ -89,13 +98,6 @@ class Proposer(Protocol):
         """The request is over."""
 
 
-def shaped(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """logits (n, V) -> (n, V) whose softmax is drawn from, the same in drafts and in the target:
-    after temperature, top-k, top-p and min-p. Not for greedy parameters, which draw nothing."""
-    p = parameters
-    return cut(logits / p.temperature, p.top_k, p.top_p, p.min_p)
-
-
 def chosen(asked: Asked, logits: Tensor) -> tuple[int, Tensor | None]:
     """logits (V,) -> the next draft, and (V,) what it was drawn from: None where it was picked."""
     if asked.parameters.greedy:
@@ -111,9 +113,9 @@ def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draf
     return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
 
 
-def check_vocabulary(proposer: object, vocabulary: int) -> None:
+def check_vocabulary(proposer: Proposer, target: Transformer) -> None:
     """InputError for a draft model that cannot read its target's tokens, before one comes."""
-    known = getattr(proposer, "vocab_size", None)  # of those that are models
+    known, vocabulary = getattr(proposer, "vocab_size", None), target.config.vocab_size
     if known not in (None, vocabulary):
         raise InputError(
             f"the draft model knows {known:,} tokens and its target {vocabulary:,}: draft with a "

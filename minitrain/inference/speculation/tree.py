@@ -19,49 +19,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-import torch
 from torch import Tensor
 
-from minitrain.inference.speculation.proposer import ROOT
+from minitrain.inference.speculation.proposer import ROOT, Draft
 
 Branch = tuple[int, ...]  # a node, by the rank that is taken at each depth on the way to it
 
 
-def ancestors(parents: Sequence[int]) -> Tensor:
-    """(n, n) bool: which nodes each one reads, itself among them."""
-    seen = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents):
-        if parent != ROOT:
-            seen[node] |= seen[parent]
-    return seen
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """Each node's distance from the text's last token: 1 for those that follow it."""
-    found: list[int] = []
-    for parent in parents:
-        found.append(1 if parent == ROOT else found[parent] + 1)
-    return found
-
-
-def after(unread: int, parents: Sequence[int]) -> list[int]:
-    """The parents of a draft's nodes and of the tokens before it, which are a chain."""
-    return [*range(-1, unread - 1), *(unread + parent for parent in parents)]
-
-
-def children(tokens: Sequence[int], parents: Sequence[int]) -> dict[tuple[int, int], int]:
+def children(draft: Draft) -> dict[tuple[int, int], int]:
     """(parent, token) -> node; of equal ones under one parent the last."""
-    return {(parent, token): node for node, (parent, token) in enumerate(zip(parents, tokens))}
-
-
-def walk(tokens: Sequence[int], parents: Sequence[int], draws: Sequence[int]) -> list[int]:
-    """The nodes that are kept, from the text on. draws (n + 1,): the target's own token after the
-    text's last, then after each node; the new text is the kept tokens and the last one's draw."""
-    under, path, at = children(tokens, parents), [], ROOT
-    while (node := under.get((at, draws[at + 1]))) is not None:
-        path.append(node)
-        at = node
-    return path
+    pairs = zip(draft.parents, draft.tokens)
+    return {pair: node for node, pair in enumerate(pairs)}
 
 
 def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:

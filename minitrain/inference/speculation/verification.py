@@ -25,7 +25,7 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import draw
+from minitrain.inference.sampling import draw
 
 NOTHING = -1  # in place of a token where a request has got fewer than others
 

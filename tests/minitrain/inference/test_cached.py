@@ -7,8 +7,7 @@ from transformers import DynamicCache
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.errors import InputError
-from minitrain.inference.cached import generate_cached
-from minitrain.inference.sampling import generate
+from minitrain.inference.sampling import generate, generate_cached
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import build

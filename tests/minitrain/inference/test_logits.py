@@ -12,9 +12,8 @@ from transformers import (
 )
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import cut, draw, penalised
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.sampling import next_token_probabilities
+from minitrain.inference.sampling import cut, draw, next_token_probabilities, penalised
 
 
 def random_logits(rows: int, vocabulary: int, seed: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from minitrain.data.stream.mixture import JoinedRows, Mixture, tempered
 from minitrain.data.stream.token_files import write_token_files
 from minitrain.data.stream.token_rows import TokenRows
 from minitrain.errors import InputError
-from minitrain.inference.engine.prompt import as_tokens
+from minitrain.inference.engine.request import as_tokens
 
 DOCUMENTS = [[number, number + 1, number + 2] for number in range(1, 25)]
 INF, NAN = float("inf"), float("nan")

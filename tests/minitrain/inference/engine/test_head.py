@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minitrain.inference.engine.head import Head, can_be_laid_out
+from minitrain.inference.engine.runner import Head, can_be_laid_out
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from minitrain.inference.engine.request import Times
-from minitrain.inference.load.goodput import Target, Told, summary
+from minitrain.inference.load import Target, Told, summary
 
 TARGET = Target(first_token=1.0, per_token=0.1)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.inference.load.workload import arrivals, asks, lengths_in, lengths_of_trace
+from minitrain.inference.load import arrivals, asks, lengths_in, lengths_of_trace
 
 
 def test_gaps_are_exponential():

@@ -14,14 +14,16 @@ from minitrain.inference.cache import blocks as package
 from minitrain.inference.cache.dense import DenseCache
 from minitrain.inference.cache.dense import read_on as dense_read_on
 from minitrain.inference.cache.quantized import QuantizedCache
-from minitrain.inference.plain.attention import Cache, cached_attention, read_on
-from minitrain.inference.plain.batch import generate_batch
-from minitrain.inference.plain.blocks import BlockManager, Pool
-from minitrain.inference.plain.held import held_bytes
-from minitrain.inference.plain.loop import Request, Server
-from minitrain.inference.plain.rounded import QuantizedKV
-from minitrain.inference.plain.sampler import sample
-from minitrain.inference.plain.schedule import schedule
+from minitrain.inference.plain.given import held_bytes
+from minitrain.inference.plain.loop import Cache, Request, Server, generate_batch, read_on
+from minitrain.inference.plain.reference import (
+    BlockManager,
+    Pool,
+    QuantizedKV,
+    cached_attention,
+    sample,
+    schedule,
+)
 from minitrain.inference.sampling import generate, next_token_probabilities
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import cut
+from minitrain.inference.sampling import cut
 from minitrain.inference.speculation.verification import verify, verify_naive
 
 DRAWS, V = 200_000, 8

@@ -26,7 +26,7 @@ from einops import einsum
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.inference.speculation.drafts.lessons import Lessons
+from minitrain.inference.speculation.lessons import Lessons
 from minitrain.inference.speculation.proposer import Asked, Draft
 from minitrain.inference.speculation.tree import Branch, parents_of
 from minitrain.model.transformer import Transformer

@@ -1,14 +1,23 @@
-"""Heads for a target, taught by its own text, and kept in the cache: the next start finds them.
+"""Drafts by name: all that need no second model, and are made of the target.
 
-Teaching takes about a minute at 15M parameters. It draws by fixed seeds, so that what it gives
-depends on the target's weights, on how its texts begin and on how long is taught: these name the
-file. One that cannot be read is made again.
+    ngram                 what followed where the text stood before: nothing is made or computed
+    int8, int4-g32, …     the target in fewer bits (quantization/formats/names.py has all)
+    layers-4              its first 4 blocks
+    medusa, eagle         heads on its hidden vectors, trained on its own text: about a minute
+                          at 15M parameters, and kept in the cache, where the next start finds them
+
+Training draws by fixed seeds, so that a head depends on the target's weights, on how its texts
+begin and on how long is trained: these name the file. One that cannot be read is made again.
+
+`measured_length` is for all: how long a draft should be, from what this one and the target's passes
+cost here. A tree's nodes count as if they stood in a row, which is too hopeful of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +27,23 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from tqdm import tqdm
 
-from minitrain.inference.speculation.drafts.eagle import EagleLayer
-from minitrain.inference.speculation.drafts.lessons import (
+from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
+from minitrain.inference.speculation.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.length import AdaptiveLength, measure_costs
+from minitrain.inference.speculation.lessons import (
     Course,
     Lessons,
     frequent,
     own_text,
     train,
 )
-from minitrain.inference.speculation.drafts.medusa import MedusaHeads
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.proposer import Proposer
 from minitrain.inference.speculation.tree import Branch, best_tree
 from minitrain.model.transformer import Transformer
 from minitrain.paths import cache_dir, write_bytes_atomically
+from minitrain.quantization.formats.names import FLOATS, GRIDS, PATTERN
 
 HEADS = {"medusa": MedusaHeads, "eagle": EagleLayer}
 TOGETHER = 64  # texts that are written in one batch
@@ -109,3 +123,36 @@ def _fingerprint(target: Transformer, begin: Sequence[int], teaching: Teaching) 
         digest.update(key.encode())
         digest.update(held.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
+
+
+LAYERS = re.compile(r"layers-(\d+)")
+WRITTEN = 24  # tokens that costs are measured on
+
+
+def is_named(name: str) -> bool:
+    grid = PATTERN.fullmatch(name)
+    form = name in FLOATS or (grid is not None and grid["grid"] in GRIDS)
+    return form or name in ("ngram", *HEADS) or LAYERS.fullmatch(name) is not None
+
+
+def named_draft(name: str, target: Transformer, begin: Sequence[int], rows: int) -> Proposer:
+    """For `rows` requests at once; `begin`: the tokens that the target's own texts begin with, for
+    heads. InputError for a name that is none of these, or more layers than the target has."""
+    if name == "ngram":
+        return NGram()
+    if name in HEADS:
+        found = taught(name, target, begin, Teaching())
+        if isinstance(found.head, EagleLayer):
+            return Eagle(found.head, rows)
+        return Medusa(found.head, found.branches)
+    layers = LAYERS.fullmatch(name)
+    own = first_layers(target, int(layers[1])) if layers else quantized_draft(target, name)
+    return DraftModel(own, rows)
+
+
+def measured_length(
+    target: Transformer, proposer: Proposer, begin: Sequence[int]
+) -> AdaptiveLength:
+    text = written(target, begin, 1, WRITTEN).tokens[0].tolist()
+    most = len(proposer.branches) if isinstance(proposer, Medusa) else 6
+    return AdaptiveLength(measure_costs(target, proposer, text, most))
