@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -61,8 +62,9 @@ def lengths_in(count: int, prompt: Range, new: Range, seed: int) -> list[Lengths
     return [(chance.randint(*prompt), chance.randint(*new)) for _ in range(count)]
 
 
-def lengths_of_trace(path: Path, count: int, scale: float = 1.0) -> list[Lengths]:
+def lengths_of_trace(path: str | os.PathLike, count: int, scale: float = 1.0) -> list[Lengths]:
     """The first `count` rows of a CSV file, times `scale`, again from the top where it ends."""
+    path = Path(path)
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
         names = [column(path, what, reader.fieldnames or []) for what in COLUMNS]
@@ -137,7 +139,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """The result of one request. Over HTTP several tokens may arrive in one piece, so `tokens` may
     exceed the number of `times`."""
 
@@ -216,16 +218,18 @@ class Summary:
         return self.met / self.seconds
 
 
-def summary(told: Sequence[Told], target: Target) -> Summary:
+def summary(outcomes: Sequence[Outcome], target: Target) -> Summary:
     """Summarizes one or more requests."""
-    complete = [one for one in told if one.failed is None]
+    times = [one.times for one in outcomes]
+    complete = [one for one in outcomes if one.failed is None]
     return Summary(
-        requests=len(told),
-        failed=dict(Counter(one.failed for one in told if one.failed is not None)),
-        seconds=max(one.times.ended for one in told) - min(one.times.arrived for one in told),
+        requests=len(outcomes),
+        failed=dict(Counter(one.failed for one in outcomes if one.failed is not None)),
+        seconds=max(one.times.ended for one in outcomes)
+        - min(one.times.arrived for one in outcomes),
         prompt_tokens=sum(one.prompt_tokens for one in complete),
         new_tokens=sum(one.tokens for one in complete),
         latency=latency([one.times for one in complete]),
-        met=sum(one.met(target) for one in told),
-        late=max(one.late for one in told),
+        met=sum(one.met(target) for one in outcomes),
+        late=max(one.late for one in outcomes),
     )

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from minitrain.errors import divide
 from minitrain.inference.cache.blocks import Copies
+from minitrain.inference.forward import near
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
@@ -257,11 +258,6 @@ class Tile:
                 new = (places[row] >= part.start) & (places[row] < part.end)
                 mask[row, :, new] = seen[:, places[row, new] - part.start]
         return mask
-
-
-def near(distance: Tensor, window: int | None) -> Tensor:
-    """Positions from key to query -> bool: neither ahead nor out of the window."""
-    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 def paged_attention_naive(q: Tensor, keys: Tensor, values: Tensor, tile: Tile) -> Tensor:

@@ -46,7 +46,7 @@ class Job:
 
 @dataclass
 class Record:
-    """What one rank generated, in seconds from the beginning."""
+    """The tokens that one rank generated; times in seconds from the beginning."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)  # by request
     times: dict[int, list[float]] = field(default_factory=dict)  # of each of them

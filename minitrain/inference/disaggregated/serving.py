@@ -2,7 +2,7 @@
 
     apart = serve_apart(model, asks, prefill_ranks=1, decode_ranks=1)
     both = serve_together(model, asks, ranks=2, chunk=64)
-    summary(apart.told, target).goodput, summary(both.told, target).goodput
+    summary(apart.outcomes, target).goodput, summary(both.outcomes, target).goodput
 
 Both on this machine's processes, or with an `Emulation` on as many devices of an emulated fabric:
 the same loops, tokens and messages, on another clock.
@@ -20,7 +20,7 @@ from minitrain.inference.disaggregated.roles import Job, Record, Stage, decode, 
 from minitrain.inference.disaggregated.transfer import Outgoing, Wire, open_inbox
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.request import Times
-from minitrain.inference.load import Ask, Told
+from minitrain.inference.load import Ask, Outcome
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
@@ -42,11 +42,11 @@ POOL, GREEDY = Pool(), SamplingParameters()
 
 @dataclass(frozen=True)
 class Served:
-    """The answers and their times; `told` is for `load.summary`. `page_bytes` of keys and values
-    were sent."""
+    """The answers and, for `load.summary`, their outcomes; `page_bytes` of keys and values were
+    sent."""
 
     answers: list[list[int]]
-    told: list[Told]
+    outcomes: list[Outcome]
     page_bytes: int = 0
 
 
@@ -152,11 +152,11 @@ def launched(
 
 def served(jobs: Sequence[Job], records: Sequence[Record]) -> Served:
     """All ranks' records as one; of a request the first token's rank comes before the others'."""
-    answers, told = [], []
+    answers, outcomes = [], []
     for job in sorted(jobs, key=lambda job: job.number):
         own = [record for record in records if job.number in record.tokens]
         tokens = [token for record in own for token in record.tokens[job.number]]
         at = [time for record in own for time in record.times[job.number]]
         answers.append(tokens)
-        told.append(Told(Times(job.at, job.at, at, at[-1]), len(job.prompt), len(tokens)))
-    return Served(answers, told, sum(record.page_bytes for record in records))
+        outcomes.append(Outcome(Times(job.at, job.at, at, at[-1]), len(job.prompt), len(tokens)))
+    return Served(answers, outcomes, sum(record.page_bytes for record in records))

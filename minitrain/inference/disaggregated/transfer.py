@@ -95,7 +95,7 @@ class Outgoing:
             self.under_way.popleft().wait()
 
     def _pages(self, kind: Kind, request: Request, stop: int, token: int) -> None:
-        first = max(self.sent.get(request.id, 0), request.table.gone)  # nobody will read the gone
+        first = max(self.sent.get(request.id, 0), request.table.gone)  # out of the window
         self.sent[request.id] = stop = max(first, stop)
         self._header(int(request.id), kind, first, stop - first, token)
         if stop > first:
@@ -173,7 +173,7 @@ class ThreadedInbox:
             self.queue.put(error)
 
     def arrived(self, wait: bool) -> list[Piece]:
-        """What has come since the last call; with `wait`, one message at least."""
+        """The messages since the last call; with `wait`, one at least."""
         pieces = [self.queue.get()] if wait else []
         with suppress(Empty):
             while True:

@@ -1,14 +1,15 @@
-"""The engine: add requests at any time, and take what they are told, step by step.
+"""The engine: add requests at any time, and take their outputs step by step.
 
     engine = Engine(model, num_blocks=256, decode=tokenizer.decode)
     engine.add(tokenizer.encode("Once upon a time"), SamplingParameters(max_new_tokens=50))
     for output in engine.stream():
         print(output.text, end="", flush=True)
 
-A step: the scheduler says who computes which tokens, the runner computes all of them in one
-forward pass, the sampler draws, and who has ended makes room for who waits. What a request is told
-depends on its tokens, parameters and adapter, and on nobody else in the batch: its rounding
-moves a draw only where two tokens are equal to the last digits (`logits.draw`).
+A step: the scheduler plans which requests compute which tokens, the runner computes all of them in
+one forward pass, the sampler draws, and requests that have ended make room for those that wait. An
+answer depends on its request's tokens, parameters and adapter, and on nothing else in the batch:
+the batch's rounding moves a draw only where two tokens are equal to the last digits
+(`sampling.draw`). speculation/serving.py extends it by drafts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from minitrain.inference.engine.answer import Answer, Output, draw_answers, fail
 from minitrain.inference.engine.request import Request, Times, as_tokens, check_prompt
 from minitrain.inference.engine.runner import Adapters, Pass, Runner
 from minitrain.inference.engine.scheduler import Plan, Scheduler, Work
-from minitrain.inference.forward import check_own
 from minitrain.inference.parameters import SamplingParameters, as_whole
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
@@ -39,7 +39,7 @@ STEPS_KEPT = 10_000  # the newest steps' metrics
 
 
 def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of the engine's, for which other threads wait."""
+    """Lets other threads wait for a method of the engine."""
 
     @wraps(method)
     def alone(self: Engine, *args: Any, **options: Any) -> Any:
@@ -86,7 +86,6 @@ class Engine:
         group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        check_own(model)
         self.runner = Runner(model, num_blocks, block_size, adapters, group)
         self.model, self.config = model, model.config
         blocks = BlockManager(num_blocks, block_size, share_prefixes, model.config.window)
@@ -98,7 +97,7 @@ class Engine:
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
         self.numbers = itertools.count()  # of requests without a name
         self.unseen = False  # is a request new since the last step?
-        self.lock = threading.RLock()  # of add, fork, cancel and step, whichever thread calls
+        self.lock = threading.RLock()  # of add, cancel and step, whichever thread calls
         self.cancelled: set[str] = set()  # since the last step
 
     @property
@@ -131,15 +130,15 @@ class Engine:
             one = replace(parameters, seed=seed) if number else parameters
             requests.append(self._request(prompt, one, adapter, own))
             requests[-1].first = requests[0] if number else None
-        self.scheduler.check(requests[0])
-        for request in requests:
+        for request in requests:  # all alike: the first one is refused, or none
             self.scheduler.add(request)
-            self._welcome(request)
+            self.requests[request.id] = request
+        self.unseen = True
         return requests[0].id if n is None else [request.id for request in requests]
 
     @one_at_a_time
     def cancel(self, id: str) -> bool:
-        """Ends a request and frees its blocks; False where it is not here (any more)."""
+        """Ends a request and frees its blocks; False where there is none of this id."""
         if id not in self.requests:
             return False
         self.cancelled.add(id)
@@ -148,7 +147,7 @@ class Engine:
 
     @one_at_a_time
     def step(self) -> list[Output]:
-        """One forward pass; [] where nobody is here."""
+        """One forward pass; [] without requests."""
         began = self.clock()
         self.cancelled.clear()
         if not self.busy:
@@ -170,7 +169,7 @@ class Engine:
             if output.finish_reason is not None:
                 self._end(self.requests[output.id], output.finish_reason)
         if any(output.finish_reason == "error" for output in outputs):
-            self.scheduler.blocks.forget()  # NaN among them is for nobody to find, nor to read
+            self.scheduler.blocks.forget()  # NaN in them must not be found, nor read
             self.runner.cache.wipe(self.scheduler.blocks.free)
         return lost + outputs
 
@@ -208,7 +207,7 @@ class Engine:
                 answers |= {id: Answer() for id in self.add(prompt, one, n=n)}
             for output in self.stream():
                 answers[output.id].extend(output)
-        finally:  # nobody is left, but where something went wrong
+        finally:  # none is left, unless something went wrong
             for id in answers:
                 self.cancel(id)
         if answers and all(answer.error for answer in answers.values()):
@@ -260,10 +259,6 @@ class Engine:
         if self.adapters is None:
             raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
         return name, self.adapters.number(name)
-
-    def _welcome(self, request: Request) -> None:
-        self.requests[request.id] = request
-        self.unseen = True
 
     def _end_without_adapter(self) -> list[Output]:
         """Ends requests whose adapter was removed meanwhile, or replaced by another of its name."""

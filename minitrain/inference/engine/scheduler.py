@@ -142,7 +142,7 @@ class Scheduler:
     def _admit(self, plan: Plan) -> None:
         """Admits waiting requests in order, while there is budget, room in the batch,
         and blocks."""
-        aside = 0  # who waits for another's prompt lets the next one pass
+        aside = 0  # those that wait for another's prompt let the next one pass
         while aside < len(self.waiting) and len(self.running) < self.max_running:
             request, left = self.waiting[aside], self.budget - plan.num_tokens
             if left == 0 or not self._fits(request):
@@ -196,7 +196,6 @@ class Scheduler:
 
         Where the batch is full, or the parent no longer has the blocks, it waits like any other.
         """
-        self.check(child)
         computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
         full = len(self.running) == self.max_running
         table = None if full or computed == 0 else self.blocks.fork(parent.table, computed)

@@ -3,10 +3,10 @@
 read_on         one text's new tokens through `attend`, a layer's attention with a cache
 generate_batch  static batches: texts begin together and end together, as long as the longest
 Server          requests served step by step: schedule, one forward pass over pages, a token for
-                who is due; `schedule`, `sample` and the block manager are handed in
+                each one due; `schedule`, `sample` and the block manager are handed in
 
 static batch   text 0   p p p p a a a a a a a      p a prompt's token   a an answer's
-               text 1   p p a a a . . . . . .      . a row that is computed for nobody
+               text 1   p p a a a . . . . . .      . a row that is computed in vain
                text 2   (waits until text 0 has ended)
 """
 
@@ -147,7 +147,7 @@ class Server:
             self.waiting.append(request)
 
     def run(self) -> None:
-        """Steps until nobody is left."""
+        """Steps until no request is left."""
         while self.running or self.waiting:
             self.step()
 
@@ -178,7 +178,7 @@ class Server:
         return sum(count for _, count in work)
 
     def forward(self, work: Work) -> tuple[list[Request], Tensor]:
-        """-> who is due for a token (M), and the logits (M, V) for them."""
+        """-> the requests due for a token (M), and the logits (M, V) for them."""
         parts = [(Part(r.table, r.computed, count), r) for r, count in work]
         parts.sort(key=lambda pair: batching_order(pair[0]))
         reader = self.cache.reader([part for part, _ in parts])

@@ -208,22 +208,10 @@ class Asked(Protocol):
     adapter: Hashable
 
 
-class Manager(Protocol):
-    """As `BlockManager`."""
-
-    def admit(
-        self, tokens: Sequence[int], most: int, adapter: Hashable = None
-    ) -> tuple[Table, int] | None: ...
-
-    def grow(self, table: Table, start: int, stop: int) -> Copies | None: ...
-
-    def release(self, table: Table) -> None: ...
-
-
 def schedule(
     running: list[Asked],
     waiting: deque[Asked],
-    manager: Manager,
+    manager: BlockManager,
     budget: int,
     most_running: int,
 ) -> tuple[list[tuple[Asked, int]], Copies]:

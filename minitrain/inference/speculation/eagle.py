@@ -7,7 +7,7 @@
                                     └ guessed, and read in place of what the target would say
 
 The hidden vector knows all that the target made of the text, so that one layer is enough to say the
-next; and the token beside it, which Medusa's heads cannot see, tells which of the likely ones was
+next; and the token beside it, which Medusa's heads cannot see, says which of the likely ones was
 drawn. Guessed vectors are never kept: when the request comes again, exact ones take their places.
 
     x = J [embed(token), h];  ĥ = block(x);  logits = ĥ U^T, U the target's rows at first

@@ -75,7 +75,7 @@ class Draft:
 
     @property
     def depth(self) -> int:
-        """Of its longest path."""
+        """The length of its longest path."""
         depths = [0]
         for parent in self.parents:
             depths.append(1 + depths[1 + parent])
@@ -92,7 +92,7 @@ class Draft:
 class Proposer(Protocol):
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
         """A draft for each; an empty one where it has no idea. What a proposer keeps between calls
-        it finds out by itself from `tokens`: nobody tells it what was kept."""
+        it finds out by itself from `tokens`: what was kept is in the text."""
 
     def forget(self, key: Hashable) -> None:
         """The request is over."""

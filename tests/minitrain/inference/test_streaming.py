@@ -169,18 +169,6 @@ def test_stop_strings_and_what_is_behind_them_are_left_out(text, stop, told):
     assert stopped == any(string in text for string in stop)
 
 
-def test_random_texts_stop_where_the_whole_text_would_be_cut():
-    chance = random.Random(0)
-    for _ in range(300):
-        text = "".join(chance.choices("abé", k=12))
-        stops = tuple("".join(chance.choices("abé", k=chance.randint(1, 3))) for _ in range(2))
-        pieces, stopped = streamed(text, stops)
-        # the string that is complete first stops; of two at once, the one that began earlier
-        ends = [(text.find(s) + len(s), text.find(s)) for s in stops if s in text]
-        assert stopped == bool(ends)
-        assert "".join(pieces) == (text[: min(ends)[1]] if ends else text)
-
-
 @pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
 def test_a_real_tokenizers_words_keep_their_spaces():
     tokenizer = read_tokenizer(

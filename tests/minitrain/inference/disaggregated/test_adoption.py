@@ -161,16 +161,6 @@ def test_a_full_engine_takes_nobody_in(model):
     assert goes_on(second, given) == alone(model, GREEDY)
 
 
-def test_who_waits_comes_first(model):
-    second = engine(model)
-    second.scheduler.max_running = 1
-    second.add(OTHER, GREEDY)
-    second.step()
-    second.add(OTHER, replace(GREEDY, seed=1))
-    second.scheduler.max_running = 6
-    assert not adopt(second, handed(model))
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_of_a_window_only_what_is_read_goes_over(known):
     """The prompt's first pages were given back before anything was sent. Where the second engine

@@ -62,7 +62,7 @@ def test_apart_tells_what_one_engine_tells(model, alone, ranks, pool, sampling):
     assert served.answers == alone[sampling]
     sent = sum(-(-len(ask.prompt) // 8) for ask in ASKS if ask.new_tokens > 1)
     assert served.page_bytes == sent * page_bytes(model, 8)
-    for ask, one in zip(ASKS, served.told):
+    for ask, one in zip(ASKS, served.outcomes):
         assert one.failed is None and one.tokens == ask.new_tokens == len(one.times.tokens)
         assert ask.at == one.times.arrived < one.times.tokens[0]
         assert one.times.tokens == sorted(one.times.tokens)
@@ -88,7 +88,7 @@ def test_answers_stand_in_the_order_of_what_was_asked(model, alone):
     later = [replace(ask, at=0.1 - ask.at) for ask in ASKS]  # the last one comes first
     for served in (serve_apart(model, later, pool=POOL), serve_together(model, later, pool=POOL)):
         assert served.answers == alone[SamplingParameters()]
-        assert [one.times.arrived for one in served.told] == [ask.at for ask in later]
+        assert [one.times.arrived for one in served.outcomes] == [ask.at for ask in later]
 
 
 class DiesAt(nn.Module):

@@ -4,7 +4,6 @@ import pytest
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import ROOT, BlockManager, Table
-from minitrain.inference.engine.request import Status
 from minitrain.inference.engine.scheduler import Scheduler, Work
 from minitrain.inference.speculation.proposer import Draft
 from minitrain.inference.speculation.scheduler import DraftScheduler, draft_of
@@ -188,28 +187,6 @@ def test_a_long_prompt_is_computed_in_chunks_beside_who_answers():
     assert max(plan.num_tokens for plan in plans) == 8
 
 
-def test_of_three_the_youngest_is_preempted_and_all_end_in_order():
-    server = Server.of(num_blocks=6, block_size=2, budget=20, max_running=3)
-    for name in "abc":
-        server.add(name, [ord(name) % 3, 1, 0], 6)
-    plans = server.run()
-    lost = [request.id for plan in plans for request in plan.preempted]
-    assert lost and "a" not in lost
-    assert [request.id for request in server.ended] == ["a", "b", "c"]
-
-
-def test_an_old_request_is_never_starved_by_new_ones():
-    server = Server.of(num_blocks=8, block_size=2, budget=8, max_running=2)
-    server.add("first", [0, 1, 2], 8)
-    for number in range(30):
-        server.add(f"new {number}", [number % 3, 2], 3)
-    server.run()
-    ends = [request.id for request in server.ended]
-    assert ends.index("first") <= 6
-    arrived = ["first", *(f"new {n}" for n in range(30))]
-    assert all(abs(ends.index(name) - place) <= 6 for place, name in enumerate(arrived))
-
-
 @pytest.mark.parametrize("length", [4, 8, 12])
 def test_a_prompt_of_full_blocks_that_is_all_known_still_computes_its_last_token(length):
     server = Server.of(num_blocks=10, block_size=4)
@@ -220,18 +197,6 @@ def test_a_prompt_of_full_blocks_that_is_all_known_still_computes_its_last_token
     first = server.run()[0].work[0]
     assert (first.start, first.count) == (length - 4, 4)
     assert again.generated == told_alone(tuple(prompt), None, 3)
-
-
-def test_a_preempted_request_finds_what_it_had_computed():
-    server = Server.of(num_blocks=8, block_size=2, budget=20, max_running=2)
-    server.add("old", [0, 1, 1], 10)
-    young = server.add("young", [2, 2, 1], 10)
-    plans = server.run()
-    assert young.num_preemptions > 0
-    again = [
-        w for plan in plans for w in plan.work if w.request is young and w.start and w.count > 1
-    ]
-    assert again, "after a preemption, a part is found, and more than one token computed"
 
 
 def test_drafts_give_way_before_anybody_is_preempted():
@@ -277,32 +242,6 @@ def test_forks_share_blocks_until_one_writes():
     server.run()
     assert child.generated == told_alone(child.prompt, None, 4)
     assert parent.generated == told_alone(parent.prompt, None, 6)
-
-
-def test_a_fork_from_the_prompt_computes_its_last_token_again():
-    server = Server.of(num_blocks=12, block_size=4)
-    parent = server.add("parent", [0, 1, 2, 0, 1], 6)
-    server.step()
-    server.step()
-    child = make_request("child", list(parent.prompt), 6)
-    server.scheduler.fork(parent, child)
-    plan = server.step()
-    assert [(w.start, w.count) for w in plan.work if w.request is child] == [(4, 1)]
-    server.run()
-    assert child.generated == parent.generated
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_a_cancelled_request_leaves_nothing_behind(steps):
-    server = Server.of(num_blocks=6, block_size=2, budget=4, max_running=2)
-    here = [server.add(str(n), [n, 1, 2, 0], 4) for n in range(3)]
-    for _ in range(steps):
-        server.step()
-    for request in here:
-        server.scheduler.finish(request, "cancelled")
-        assert request.status is Status.FINISHED and not request.table.blocks
-    assert server.scheduler.blocks.used == 0
-    assert not server.step().work
 
 
 def test_what_no_pool_could_serve_is_refused_up_front():
