@@ -1004,8 +1004,7 @@ lab.predict("third", guess, unit="%")
 # %% tags=["experiment", "folded"]
 from minitrain.inference.speculation.lessons import Course, own_text
 from minitrain.inference.speculation.lessons import train as train_heads
-from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
-from minitrain.inference.speculation.tree import best_tree
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
 
 
 class Heads(MedusaHeads):

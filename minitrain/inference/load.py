@@ -225,8 +225,7 @@ def summary(outcomes: Sequence[Outcome], target: Target) -> Summary:
     return Summary(
         requests=len(outcomes),
         failed=dict(Counter(one.failed for one in outcomes if one.failed is not None)),
-        seconds=max(one.times.ended for one in outcomes)
-        - min(one.times.arrived for one in outcomes),
+        seconds=max(one.ended for one in times) - min(one.arrived for one in times),
         prompt_tokens=sum(one.prompt_tokens for one in complete),
         new_tokens=sum(one.tokens for one in complete),
         latency=latency([one.times for one in complete]),

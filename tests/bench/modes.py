@@ -29,11 +29,10 @@ from minitrain.inference.plain.given import digest
 from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
 from minitrain.inference.speculation.eagle import Eagle, EagleLayer
 from minitrain.inference.speculation.lessons import Course, frequent, own_text, train
-from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Proposer
 from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
-from minitrain.inference.speculation.tree import best_tree
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.ranks.group import Group

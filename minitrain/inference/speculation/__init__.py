@@ -9,7 +9,7 @@
     proposer       the interface of everything that drafts: Asked, Draft, Proposer
     draft_model    another model, or the target in fewer bits or layers
     ngram          what followed where the text stood before
-    medusa, eagle  heads upon the target's hidden vectors;  lessons: their training;  tree: shapes
+    medusa, eagle  heads upon the target's hidden vectors;  lessons: their training
     named          drafts by name, as `serve --draft` takes them
     plain          the course's own short versions, as lab e09b writes them
 

@@ -6,11 +6,19 @@ that is a draft, the logits at that one's place are those of the text as it now 
     drafts    was    a    big            drawn    was    a    little        2 kept, 3 generated
     logits after  there  was   a   big            =      =      ≠
 
+    a tree    … the ┬ cat ┬ sat ─ on     read in one pass: each node sees the text and the nodes on
+                    │     └ ran          its way from it, and its position is its depth
+                    └ dog ─ ran          the target draws "cat", then "ran", then anything: 3 tokens
+
 Each token is drawn from the model's own distribution, by the request's own generator, so the
-answer is, token for token, the one without drafts, whoever drafts and however badly. Of a tree's
-rivals the one that was drawn is kept. A draft that comes with the probabilities that it was drawn
-from is judged by them instead (verification.py): more of it is kept, in the same distribution, but
-the text is another. Shapes: M sampled rows  n drafted tokens  V vocabulary.
+answer is, token for token, the one without drafts, whoever drafts and however badly. A node is
+kept with probability p(token): of rivals under one parent at most one is, and their probabilities
+add up. A chain is a tree without rivals. A draft that comes with the probabilities that it was
+drawn from is judged by them instead (verification.py): more of it is kept, in the same
+distribution, but the text is another.
+
+Papers: Cai et al. (Medusa), arXiv 2401.10774; Miao et al. (SpecInfer), 2305.09781; Fu et al.
+(Lookahead), 2402.02057. Shapes: M sampled rows  n drafted tokens  V vocabulary.
 """
 
 from __future__ import annotations
@@ -32,7 +40,6 @@ from minitrain.inference.sampling import (
 )
 from minitrain.inference.speculation.proposer import ROOT
 from minitrain.inference.speculation.scheduler import draft_of
-from minitrain.inference.speculation.tree import children
 from minitrain.inference.speculation.verification import verify
 
 Paths = dict[str, list[int]]  # by request: the nodes of its draft that were kept, in order
@@ -54,7 +61,7 @@ def _draw_along(picked: Rows, logits: Tensor, now: float) -> tuple[list[Output],
     """All requests' next tokens at once; those whose token was a draft draw again behind it."""
     outputs: list[Output] = []
     paths: Paths = {work.request.id: [] for work, _ in picked}
-    under = {work.request.id: children(draft_of(work)) for work, _ in picked}
+    under = {work.request.id: draft_of(work).children() for work, _ in picked}
     going_on = [(work.request, first, ROOT) for work, first in picked]
     while going_on:
         requests = [request for request, _, _ in going_on]

@@ -37,10 +37,9 @@ from minitrain.inference.speculation.lessons import (
     own_text,
     train,
 )
-from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.medusa import Branch, Medusa, MedusaHeads, best_tree
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Proposer
-from minitrain.inference.speculation.tree import Branch, best_tree
 from minitrain.model.transformer import Transformer
 from minitrain.paths import cache_dir, write_bytes_atomically
 from minitrain.quantization.formats.names import FLOATS, GRIDS, PATTERN
@@ -48,6 +47,8 @@ from minitrain.quantization.formats.names import FLOATS, GRIDS, PATTERN
 HEADS = {"medusa": MedusaHeads, "eagle": EagleLayer}
 TOGETHER = 64  # texts that are written in one batch
 COURSE = Course(steps=150, texts=8, lr=4e-3)
+LAYERS = re.compile(r"layers-(\d+)")
+WRITTEN = 24  # tokens that costs are measured on
 
 
 @dataclass(frozen=True)
@@ -61,24 +62,18 @@ class Teaching:
     course: Course = COURSE
 
 
-@dataclass(frozen=True)
-class Taught:
-    """`branches`: Medusa's tree; a chain's head needs none."""
-
-    head: MedusaHeads | EagleLayer
-    branches: list[Branch]
+Head = tuple[MedusaHeads | EagleLayer, list[Branch]]  # with Medusa's tree: a chain needs none
 
 
-def taught(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Taught:
+def trained(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Head:
     """The head called `name` of HEADS, for texts of the target's that begin with `begin`."""
     digest = _fingerprint(target, begin, teaching)
     file = cache_dir() / "drafts" / f"{name}-{digest}.safetensors"
     kept = _read(file, name, target)
     if kept is None:
-        kept = _teach(name, target, begin, teaching)
-        tensors = {key: held.contiguous() for key, held in kept.head.state_dict().items()}
-        header = {"branches": json.dumps(kept.branches)}
-        write_bytes_atomically(file, save(tensors, header))
+        head, branches = kept = _train(name, target, begin, teaching)
+        tensors = {key: held.contiguous() for key, held in head.state_dict().items()}
+        write_bytes_atomically(file, save(tensors, {"branches": json.dumps(branches)}))
     return kept
 
 
@@ -94,17 +89,17 @@ def written(
     return Lessons(*map(torch.cat, zip(*parts)))
 
 
-def _teach(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Taught:
+def _train(name: str, target: Transformer, begin: Sequence[int], teaching: Teaching) -> Head:
     length = min(teaching.length, target.config.max_length)
     lessons = written(target, begin, teaching.texts, length, progress=True)
     head = HEADS[name](target, frequent(lessons.tokens, teaching.shortlist))
-    train(head, lessons, teaching.course, f"teaching the {name} head")
+    train(head, lessons, teaching.course, f"training the {name} head")
     if isinstance(head, EagleLayer):
-        return Taught(head, [])
-    return Taught(head, best_tree(head.accuracy(lessons), teaching.nodes))
+        return head, []
+    return head, best_tree(head.accuracy(lessons), teaching.nodes)
 
 
-def _read(file: Path, name: str, target: Transformer) -> Taught | None:
+def _read(file: Path, name: str, target: Transformer) -> Head | None:
     """Reads cached heads; None if there are none, or none that fit this code."""
     try:
         with safe_open(file, "pt") as opened:
@@ -114,7 +109,7 @@ def _read(file: Path, name: str, target: Transformer) -> Taught | None:
         head.load_state_dict(tensors)
     except (OSError, SafetensorError, KeyError, RuntimeError):
         return None
-    return Taught(head, [tuple(branch) for branch in branches])
+    return head, [tuple(branch) for branch in branches]
 
 
 def _fingerprint(target: Transformer, begin: Sequence[int], teaching: Teaching) -> str:
@@ -123,10 +118,6 @@ def _fingerprint(target: Transformer, begin: Sequence[int], teaching: Teaching) 
         digest.update(key.encode())
         digest.update(held.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
-
-
-LAYERS = re.compile(r"layers-(\d+)")
-WRITTEN = 24  # tokens that costs are measured on
 
 
 def is_named(name: str) -> bool:
@@ -141,10 +132,8 @@ def named_draft(name: str, target: Transformer, begin: Sequence[int], rows: int)
     if name == "ngram":
         return NGram()
     if name in HEADS:
-        found = taught(name, target, begin, Teaching())
-        if isinstance(found.head, EagleLayer):
-            return Eagle(found.head, rows)
-        return Medusa(found.head, found.branches)
+        head, branches = trained(name, target, begin, Teaching())
+        return Eagle(head, rows) if isinstance(head, EagleLayer) else Medusa(head, branches)
     layers = LAYERS.fullmatch(name)
     own = first_layers(target, int(layers[1])) if layers else quantized_draft(target, name)
     return DraftModel(own, rows)

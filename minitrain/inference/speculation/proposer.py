@@ -3,7 +3,7 @@
 A proposer may be wrong in all it says but one thing: a draft's `probabilities` must be those that
 its tokens were drawn from. Where tokens were picked and not drawn (a table, the likeliest ones, a
 tree of rivals) there are none, and the target itself draws and looks whether its own token is
-among them (tree.py).
+among them (answers.py).
 
 Shapes: n drafted tokens  V vocabulary  D width.
 """
@@ -72,6 +72,10 @@ class Draft:
     @property
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    def children(self) -> dict[tuple[int, int], int]:
+        """(parent, token) -> node; of equal ones under one parent the last."""
+        return {pair: node for node, pair in enumerate(zip(self.parents, self.tokens))}
 
     @property
     def depth(self) -> int:

@@ -18,7 +18,6 @@ from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.proposer import ROOT as ROOT_NODE
 from minitrain.inference.speculation.proposer import Draft
 from minitrain.inference.speculation.scheduler import DraftScheduler, draft_of
-from minitrain.inference.speculation.tree import children
 
 TOKENS = 3  # few, so that texts are often alike
 MOST_STEPS = 600
@@ -135,7 +134,7 @@ class Server:
             found = self.store[self.slot(request, place)]
             assert found == wanted, "another text's keys and values were read"
         first, path = work.start + work.count - len(draft_of(work)), []
-        under, at = children(draft_of(work)), ROOT_NODE
+        under, at = draft_of(work).children(), ROOT_NODE
         while work.samples:
             token = next_token(self.store[self.slot(request, first + at)])
             request.tokens.append(token)

@@ -17,11 +17,10 @@ from minitrain.inference.speculation.lessons import (
     own_text,
     train,
 )
-from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Asked
 from minitrain.inference.speculation.serving import speculate
-from minitrain.inference.speculation.tree import best_tree
 from minitrain.model.transformer import build
 
 from ...model.peers import SMALL

@@ -10,10 +10,9 @@ import torch
 from minitrain.errors import InputError
 from minitrain.inference.sampling import draw
 from minitrain.inference.speculation import plain
-from minitrain.inference.speculation.medusa import MedusaHeads
+from minitrain.inference.speculation.medusa import MedusaHeads, best_tree, parents_of
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Draft
-from minitrain.inference.speculation.tree import best_tree, parents_of
 from minitrain.inference.speculation.verification import verify
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
