@@ -3,7 +3,7 @@
 stories15M writes a story, and one that was told already again; where it is not cached, a model of
 random weights stands in. Before anything is timed, both must have written the same tokens. Beside
 "without drafts" the name has the ratio that the formula expects, from the acceptance on the
-target's own greedy text and from measured costs (`speculation/formula.py`). Last: in the engine.
+target's own greedy text and from measured costs (`speculation/length.py`). Last: in the engine.
 """
 
 from __future__ import annotations

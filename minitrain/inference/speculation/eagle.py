@@ -13,7 +13,7 @@ drawn. Guessed vectors are never kept: when the request comes again, exact ones 
     x = J [embed(token), h];  ĥ = block(x);  logits = ĥ U^T, U the target's rows at first
 
 Cost a draft: a layer's and V'·D numbers read, one after the other. Papers: Li et al., arXiv
-2401.15077; shortlist: 2502.14856. Lab: e09b.
+2401.15077; shortlist: 2502.14856.
 Shapes: B texts  T tokens  D width  V vocabulary  V' shortlist.
 """
 

@@ -13,7 +13,7 @@ together min(p, q) + (p - q)+ = p(x). It holds for any q, a bad draft only costs
 what is really drawn from: temperature, top-k and top-p come before, in both. At temperature 0
 they are 1 for one token, and the rule says: keep what the target would have written.
 
-Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318. Lab: e09b.
+Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318.
 Shapes: B requests  g drafted tokens  V vocabulary.
 """
 

@@ -28,17 +28,6 @@ def streamed(text: str, stop: tuple[str, ...] = ()) -> tuple[list[str], bool]:
     return [*pieces, stream.finish()], stream.stopped
 
 
-def test_half_a_character_is_never_shown():
-    pieces, _ = streamed("aé😀b")
-    assert pieces == ["a", "", "é", "", "", "", "😀", "b", ""]
-
-
-def test_bytes_that_are_no_character_are_given_with_the_next_that_is_one():
-    stream = TextStream(as_bytes, [])
-    pieces = [stream.push(token) for token in [65, 0xFF, 0xFF, 0xFF, 0xFF, 66]]
-    assert pieces == ["A", "", "", "", "", "\ufffd" * 4 + "B"] and stream.finish() == ""
-
-
 def pushed(decode, prompt: list[int], tokens: list[int], stop: tuple[str, ...] = ()) -> str:
     stream = TextStream(decode, prompt, stop)
     text = ""

@@ -77,13 +77,6 @@ def test_known_blocks_need_no_room_f64d821(kind, fits):
     assert (manager.admit([*TEXT[:6], 9], None, 9) is not None) == fits
 
 
-def test_the_last_token_is_never_found():
-    manager = BlockManager(10, 2)
-    computed(manager, TEXT[:6])
-    assert hits(manager, TEXT[:6]) == 2
-    assert hits(manager, TEXT[:7]) == 3
-
-
 class Colliding(int):
     """Tokens that all have one hash."""
 

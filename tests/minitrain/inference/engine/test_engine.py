@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from minitrain import inference
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.many.rows import AdapterBank
@@ -260,3 +261,10 @@ def test_what_cannot_be_served_is_refused_up_front(prompt, parameters, message):
         engine.generate([[1]])
     with pytest.raises(InputError, match="already"):
         engine.add([1], id="one")
+
+
+def test_the_rooms_doors_open_on_first_use():
+    assert inference.Engine is Engine and inference.generate is generate
+    assert inference.SamplingParameters is SamplingParameters and callable(inference.speculate)
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = inference.Motor

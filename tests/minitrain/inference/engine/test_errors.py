@@ -164,13 +164,3 @@ def test_threads_may_add_while_another_steps():
         for output in engine.step():
             found[output.id] = found.get(output.id, 0) + 1
     assert len(set(ids)) == 50 and found == dict.fromkeys(ids, 2)
-
-
-def test_cancelling_is_for_who_is_here():
-    engine = Engine(MODEL, 12, block_size=4, max_running=2)
-    running, ending, waiting = (engine.add(PROMPT[:n], SamplingParameters(3)) for n in LENGTHS)
-    engine.step()
-    asked = (waiting, waiting, running, running, "nobody", None, 5)
-    assert [engine.cancel(id) for id in asked] == [True, False, True, *[False] * 4]
-    assert len(list(engine.stream())) == 2 and not engine.cancel(ending)
-    assert engine.scheduler.blocks.used == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -86,19 +84,6 @@ def test_a_trained_models_answers_are_too(mode, stories):
     engine = Engine(model, **mode)
     assert [a.tokens for a in engine.generate(texts, SamplingParameters(8))] == answers
     assert (sum(step.preemptions for step in engine.steps) > 0) == ("block_size" in mode)
-
-
-def test_chunks_of_every_size_give_the_same(small):
-    model, texts, answers = small
-    chance = random.Random(5)
-    for _ in range(10):
-        engine = Engine(model, 60, block_size=chance.randint(2, 9), budget=8, max_running=8)
-        told = {engine.add(text, SamplingParameters(12)): [] for text in texts[:4]}
-        while engine.busy:
-            engine.scheduler.budget = chance.randint(8, 30)
-            for output in engine.step():
-                told[output.id].append(output.drawn.token)
-        assert list(told.values()) == answers[:4]
 
 
 @property
