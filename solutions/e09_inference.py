@@ -51,7 +51,7 @@ def sample(logits: torch.Tensor, requests: list) -> list[int]:
     A request has `temperature` (0 is greedy, and draws nothing), `top_k` and `top_p`
     (None: no cut) and `generator`, a torch.Generator. About 9 lines of yours."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.inference.plain.sampler:sample
+    ### SOLUTION minitrain.inference.plain.reference:sample
     ### END SOLUTION
 
 
@@ -111,7 +111,7 @@ def cached_attention(layer, x, rope, keys, values, length: int):
     lies behind is rubbish, NaN perhaps. Query head h of H reads key/value head
     h // (H/K). About 10 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.inference.plain.attention:cached_attention
+    ### SOLUTION minitrain.inference.plain.reference:cached_attention
     ### END SOLUTION
 
 
@@ -157,7 +157,7 @@ ideas.roofline()
 # Now measure both on a model with random weights: speed does not ask what weights say. Every text has 256 tokens in its cache.
 
 # %% tags=["experiment", "folded"]
-from minitrain.inference.plain.attention import Cache, read_on
+from minitrain.inference.plain.loop import Cache, read_on
 from minitrain.measure.clock import copy_bandwidth, matmul_peak, median_seconds
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
@@ -297,13 +297,13 @@ class Pool:
     def __init__(self, num_blocks: int):
         """At first nobody holds a block, and none has a key."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.__init__
+        ### SOLUTION minitrain.inference.plain.reference:Pool.__init__
         ### END SOLUTION
 
     def available(self) -> int:
         """How many blocks nobody holds."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.available
+        ### SOLUTION minitrain.inference.plain.reference:Pool.available
         ### END SOLUTION
 
     def take(self) -> int | None:
@@ -311,32 +311,32 @@ class Pool:
         any more: one without a key, or else the one that is free for the longest time.
         None where all are held."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.take
+        ### SOLUTION minitrain.inference.plain.reference:Pool.take
         ### END SOLUTION
 
     def name(self, block: int, key) -> None:
         """The content of a held block is found by this key from now on. Neither of the
         two has had another before."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.name
+        ### SOLUTION minitrain.inference.plain.reference:Pool.name
         ### END SOLUTION
 
     def find(self, key) -> int | None:
         """The block with this content, held or free; None where there is none."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.find
+        ### SOLUTION minitrain.inference.plain.reference:Pool.find
         ### END SOLUTION
 
     def hold(self, block: int) -> None:
         """One text more holds it; it may have been free."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.hold
+        ### SOLUTION minitrain.inference.plain.reference:Pool.hold
         ### END SOLUTION
 
     def drop(self, block: int) -> None:
         """One text less holds it."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:Pool.drop
+        ### SOLUTION minitrain.inference.plain.reference:Pool.drop
         ### END SOLUTION
 
 
@@ -383,7 +383,7 @@ Pool = lab.grade(Pool)
 # `pool` is a `Pool`; use its seven names only. A table is a list of blocks, in the text's order.
 
 # %%
-from minitrain.inference.plain.digest import digest
+from minitrain.inference.plain.given import digest
 
 print(digest("adapter", [1, 2, 3]).hex()[:16])
 
@@ -395,7 +395,7 @@ class BlockManager:
     def __init__(self, pool, size: int):
         """size: tokens a block."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.__init__
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.__init__
         ### END SOLUTION
 
     def admit(self, tokens: list[int], most: int, adapter=None):
@@ -403,7 +403,7 @@ class BlockManager:
         `most` tokens more -> (table, number of known tokens). The last of `tokens` is
         never among the known. None where blocks are missing: then nothing has changed."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.admit
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.admit
         ### END SOLUTION
 
     def grow(self, table: list[int], start: int, stop: int):
@@ -412,7 +412,7 @@ class BlockManager:
         exchanged in `table` for a new one -> the copies to be made, [(from, to), …]. None
         where blocks are missing: then nothing has changed."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.grow
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.grow
         ### END SOLUTION
 
     def commit(self, table: list[int], tokens: list[int], computed: int, adapter=None):
@@ -420,19 +420,19 @@ class BlockManager:
         can be found afterwards. If its key finds another block already, it gets none.
         Called after every step: most full blocks have their key by then, and keep it."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.commit
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.commit
         ### END SOLUTION
 
     def fork(self, table: list[int]) -> list[int]:
         """A second text's table, which holds the same blocks."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.fork
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.fork
         ### END SOLUTION
 
     def release(self, table: list[int]) -> None:
         """The text has ended: all blocks are given back, and the table is empty."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.blocks:BlockManager.release
+        ### SOLUTION minitrain.inference.plain.reference:BlockManager.release
         ### END SOLUTION
 
 
@@ -600,7 +600,7 @@ def schedule(running: list, waiting, manager, budget: int, most_running: int):
     and has computed what is known; who is preempted has computed 0; else `computed` stays.
     The youngest may be the very one that lacks a block. About 25 lines."""
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.inference.plain.schedule:schedule
+    ### SOLUTION minitrain.inference.plain.reference:schedule
     ### END SOLUTION
 
 
@@ -676,8 +676,7 @@ trained = train(build(config, seed=0), lab.size("steps"))
 import time
 from copy import deepcopy
 
-from minitrain.inference.plain.batch import generate_batch
-from minitrain.inference.plain.loop import Request, Server
+from minitrain.inference.plain.loop import Request, Server, generate_batch
 from minitrain.inference.sampling import generate
 
 exact = deepcopy(trained).double()
@@ -1065,7 +1064,7 @@ ideas.kv_ranges()
 # `to_codes` does the rounding (e08). What shares a range lies along `dim`.
 
 # %%
-from minitrain.inference.plain.codes import from_codes, to_codes
+from minitrain.inference.plain.given import from_codes, to_codes
 
 x = torch.tensor([[0.0, 100.0], [1.0, 200.0]])
 codes, step, low = to_codes(x, 0, bits=8)
@@ -1086,20 +1085,20 @@ class QuantizedKV:
     def __init__(self, bits: int = 8, group: int = 32):
         """A group is rounded as soon as it has `group` tokens."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.rounded:QuantizedKV.__init__
+        ### SOLUTION minitrain.inference.plain.reference:QuantizedKV.__init__
         ### END SOLUTION
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
         """k and v (K, T, C) float32, unchanged: T more tokens, 1 or many. Held from now on
         are codes, steps and lowest values of full groups, and the newest tokens."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.rounded:QuantizedKV.append
+        ### SOLUTION minitrain.inference.plain.reference:QuantizedKV.append
         ### END SOLUTION
 
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all n tokens so far, (K, n, C) float32 each."""
         ### BEGIN SOLUTION
-        ### SOLUTION minitrain.inference.plain.rounded:QuantizedKV.read
+        ### SOLUTION minitrain.inference.plain.reference:QuantizedKV.read
         ### END SOLUTION
 
 
@@ -1133,7 +1132,7 @@ from dataclasses import replace
 from minitrain.inference.cache.dense import DenseCache
 from minitrain.inference.cache.quantized import QuantizedCache
 from minitrain.inference.cache.ring import RingCache
-from minitrain.inference.plain.held import held_bytes
+from minitrain.inference.plain.given import held_bytes
 
 N, L, C, G = 1024, 4, 32, 32
 many = ModelConfig(512, 8 * C, L, 8, 8, 512)

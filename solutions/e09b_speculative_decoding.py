@@ -462,8 +462,8 @@ ngram_draft = lab.grade(ngram_draft)
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.self_draft import (
+from minitrain.inference.speculation.draft_model import (
+    DraftModel,
     first_layers,
     quantized_draft,
 )
@@ -617,8 +617,8 @@ lab.predict("kept", guess)
 # was found counts as one where none was. So this is less than the share of the n-grams' drafts that are kept.
 
 # %% tags=["experiment", "folded"]
-from minitrain.inference.cached import generate_cached
-from minitrain.inference.speculation.measured import measure_acceptance
+from minitrain.inference.sampling import generate_cached
+from minitrain.inference.speculation.length import measure_acceptance
 
 
 def alone(parameters):
@@ -1002,10 +1002,9 @@ guess = 40
 lab.predict("third", guess, unit="%")
 
 # %% tags=["experiment", "folded"]
-from minitrain.inference.speculation.drafts.lessons import Course, own_text
-from minitrain.inference.speculation.drafts.lessons import train as train_heads
-from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
-from minitrain.inference.speculation.tree import best_tree
+from minitrain.inference.speculation.lessons import Course, own_text
+from minitrain.inference.speculation.lessons import train as train_heads
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
 
 
 class Heads(MedusaHeads):
@@ -1224,8 +1223,8 @@ lab.experiment("adaptive", adaptive)
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.writing import speculate
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.serving import speculate
 from minitrain.model.hub.llama2c import load_llama2c
 
 stories15m = []
@@ -1246,10 +1245,10 @@ if is_cached("stories15M") and lab.tier != "test":
     for name, (proposer, before, g) in cases.items():
         plain = partial(generate_cached, pretrained, before, count, temperature=0)
         ours = partial(speculate, pretrained, proposer, [before], settings, g)
-        request = ours()[0]
+        answer = ours()[0]
         times = fastest({"plain": plain, "ours": ours}, 3)
-        row = {"draft": name, "drafts": g, "same text": request.told == plain()}
-        row |= {"tokens a pass": request.tokens_a_pass}
+        row = {"draft": name, "drafts": g, "same text": answer.tokens == plain()}
+        row |= {"tokens a pass": answer.tokens_a_pass}
         stories15m.append(row | {"times as fast": times["plain"] / times["ours"]})
 
 if stories15m:
@@ -1266,4 +1265,4 @@ else:
 # Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), which turns seconds into dollars.
 
 # %%
-lab.score(read="minitrain/inference/speculation/writing.py")
+lab.score(read="minitrain/inference/speculation/serving.py")

@@ -30,7 +30,7 @@ def open_drafts(
 ) -> EngineDrafts:
     """For an engine that serves `target`; `length` None: adapted to what is kept, and to what
     passes were measured to cost."""
-    from minitrain.inference.speculation.drafts.named import (
+    from minitrain.inference.speculation.named import (
         is_named,
         measured_length,
         named_draft,
@@ -50,7 +50,7 @@ def open_drafts(
 
 def model_draft(name: str, target: Transformer, rows: int) -> Proposer:
     from minitrain.apps.models import open_model
-    from minitrain.inference.speculation.drafts.model import DraftModel
+    from minitrain.inference.speculation.draft_model import DraftModel
 
     weight = target.embed.weight
     model, _ = open_model(name, weight.device, weight.dtype)

@@ -1,13 +1,37 @@
-"""A trained model in use, from the naive version to the one that serves many at once.
+"""A trained model in use, from the naive version to the one that serves many requests at once.
 
-sampling      the naive version: the whole text again for each token
-cached        one text, with a dense cache;  forward: the pass over new tokens, for every cache
-parameters    what a request may ask for;  logits, sampler: how its tokens are drawn
-streaming     text from tokens as they come, and stop strings
-cache/        dense rows, pages that texts share, few bits, a ring
-engine/       requests come and go at any step: scheduler, runner, answers, metrics
+    from minitrain.inference import Engine, SamplingParameters
+    engine = Engine(model, num_blocks=256)
+    answers = engine.generate([tokens], SamplingParameters(max_new_tokens=50))
+
+sampling      the naive generator, the cached one, and a token for each of many requests
+parameters    the settings of a request: how its tokens are drawn, and when it ends
+forward       the pass over new tokens, for every cache
+cache/        dense rows, pages that sequences share, few bits, a ring
+engine/       continuous batching: request, scheduler, runner, answers
 speculation/  drafts of any kind, verified exactly
-server/       OpenAI's interface over the engine;  load/: traffic for it, and what its users notice
-disaggregated/  prompts read on other ranks than answers are told
+streaming     text from tokens as they come, and stop strings;  vocabulary: tokens one by one
+load          traffic for an engine or a server, and what its users notice
+disaggregated/  prompts read on other ranks than those that generate
 plain/        cache, engine and sampler as lab e09 writes them, each idea in a few lines
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Engine": "engine.engine",
+    "SamplingParameters": "parameters",
+    "generate": "sampling",
+    "speculate": "speculation.serving",
+}
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name from its module on first use, so that importing one file loads no other."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -65,6 +65,11 @@ def through(attention: Attention, x: Tensor, turns: Rotation, attend: Attend) ->
     return attention.o(rearrange(attend(q, k, v), "b h t c -> b t (h c)"))
 
 
+def near(distance: Tensor, window: int | None) -> Tensor:
+    """Positions from key to query -> bool: neither ahead nor out of the window."""
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
 def check_servable(model: Transformer) -> None:
     """InputError for a model of another package, and for one whose forward pass is more than what
     is computed here."""
@@ -76,8 +81,8 @@ def check_servable(model: Transformer) -> None:
         )
     if model.config.capacity is not None:
         raise InputError(
-            f"experts with capacity {model.config.capacity} drop tokens by who else is in the "
-            "batch: serve the model with capacity None"
+            f"experts with capacity {model.config.capacity} drop tokens depending on the "
+            "rest of the batch: serve the model with capacity None"
         )
     check_uncalled("the model", model)
     for number, block in enumerate(model.blocks):
@@ -106,7 +111,7 @@ def check_own(model: object) -> None:
 
 
 def check_uncalled(path: str, module: nn.Module) -> None:
-    """InputError for hooks, and for a forward of somebody else's, on a module that is never
+    """InputError for hooks, and for a forward from outside this package, on a module that is never
     called here: what it computes is computed from its parts."""
     module = getattr(module, "_orig_mod", module)  # of torch.compile
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]

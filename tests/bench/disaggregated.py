@@ -16,9 +16,7 @@ from minitrain.bench.inference import trained
 from minitrain.bench.serving import Pairs
 from minitrain.inference.disaggregated.emulated import Emulation
 from minitrain.inference.disaggregated.serving import Pool, Served, serve_apart, serve_together
-from minitrain.inference.engine.metrics import Latency, latency
-from minitrain.inference.load.goodput import Target, summary
-from minitrain.inference.load.workload import Ask, asks, lengths_in
+from minitrain.inference.load import Ask, Latency, Target, asks, latency, lengths_in, summary
 from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
 from minitrain.network.fabric import h100_infiniband
@@ -28,7 +26,9 @@ APART_REASON = (
     "weights' reading let every rank do both, and hold nobody up"
 )
 Cost = Callable[[Served], float]
-TINY = ModelConfig(61, 16, 1, heads=2, kv_heads=1, ffn_size=16, max_length=4096)  # tells the tokens
+TINY = ModelConfig(
+    61, 16, 1, heads=2, kv_heads=1, ffn_size=16, max_length=4096
+)  # the tokens are its own
 
 
 def cases(repeats: int = 3, requests: int = 32, emulated: int = 64) -> list[Case]:
@@ -88,12 +88,12 @@ def beside(
 
 
 def latency_of(served: Served) -> Latency:
-    return latency([one.times for one in served.told])
+    return latency([one.times for one in served.outcomes])
 
 
 def in_time(served: Served, target: Target) -> float:
     """Seconds of the run for each request that met its target; inf where none did."""
-    one = summary(served.told, target)
+    one = summary(served.outcomes, target)
     return one.seconds / one.met if one.met else float("inf")
 
 

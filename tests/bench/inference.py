@@ -36,8 +36,7 @@ from minitrain.bench.serving import (
 from minitrain.bench.training import as_llama
 from minitrain.bench.vllm import Vllm, vllm_version
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.cache.paged import PagedCache
-from minitrain.inference.cache.spans import Group, Part, paged_attention
+from minitrain.inference.cache.paged import PagedCache, Part, Tile, paged_attention
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.clock import Comparison, compare
@@ -213,7 +212,7 @@ def paged_measured(config: ModelConfig, texts: int, length: int, repeats: int) -
     for held in (cache.keys, cache.values):
         held.normal_()
     table = torch.randperm(texts * pages).view(texts, pages)
-    group = Group(cache, [Part(row, length - 1, 1) for row in table.tolist()])
+    group = Tile(cache, [Part(row, length - 1, 1) for row in table.tolist()])
     q = torch.randn(texts, config.heads, 1, config.head_size)
     k, v = (
         held[0][:, table].flatten(2, 3).transpose(0, 1)[:, :, :length].contiguous()

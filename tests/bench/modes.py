@@ -23,18 +23,16 @@ from minitrain.bench.training import as_llama
 from minitrain.bench.vllm import Vllm, takes, vllm_version
 from minitrain.inference.disaggregated.serving import Pool, serve_apart
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.load.workload import Ask
+from minitrain.inference.load import Ask
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.plain.digest import digest
-from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.lessons import Course, frequent, own_text, train
-from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.drafts.self_draft import first_layers, quantized_draft
+from minitrain.inference.plain.given import digest
+from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
+from minitrain.inference.speculation.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.lessons import Course, frequent, own_text, train
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
+from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Proposer
-from minitrain.inference.speculation.serving import EngineDrafts
-from minitrain.inference.speculation.tree import best_tree
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.transformer import Transformer
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.ranks.group import Group
@@ -70,6 +68,7 @@ def every_mode(
     blocks = work.blocks_of(block) + 1
     few = max(-(-(len(p) + n) // block) for p, n in zip(work.prompts, work.new)) + 1
     engine, tight = (partial(Engine, model, count, block) for count in (blocks, few))
+    speculating = partial(SpeculativeEngine, model, blocks, block)
     cut = {"budget": CHUNK, "max_running": AT_ONCE}
     yield by(engine(max_running=1, share_prefixes=False), work, "one after the other")
     yield by(engine(share_prefixes=False), work, "batched")
@@ -78,7 +77,7 @@ def every_mode(
     yield by(engine(**cut), work, "chunks of random sizes", random.Random(0))
     yield by(tight(**cut), work, "preempted, chunks of random sizes", random.Random(1))
     for name, proposer in (drafts or {}).items():
-        yield by(engine(proposer=EngineDrafts(proposer)), work, f"speculative: {name}")
+        yield by(speculating(proposer=EngineDrafts(proposer)), work, f"speculative: {name}")
     yield launch(on_a_rank, model, work, blocks, block, ranks=2, timeout=600)[0]
     yield apart(model, work, Pool(blocks, block))
 

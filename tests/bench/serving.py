@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from minitrain.bench.case import OURS, PEER, peer_module
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.engine.metrics import Latency, latency
 from minitrain.inference.engine.request import Times
+from minitrain.inference.load import Latency, latency
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.clock import Comparison, Timing
 from minitrain.model.transformer import Transformer

@@ -3,7 +3,7 @@
 stories15M writes a story, and one that was told already again; where it is not cached, a model of
 random weights stands in. Before anything is timed, both must have written the same tokens. Beside
 "without drafts" the name has the ratio that the formula expects, from the acceptance on the
-target's own greedy text and from measured costs (`speculation/formula.py`). Last: in the engine.
+target's own greedy text and from measured costs (`speculation/length.py`). Last: in the engine.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from minitrain.bench.case import OURS, PEER, Case, peer_module
 from minitrain.bench.serving import BLOCK
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.cached import generate_cached
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.lessons import Course, frequent, own_text, train
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.drafts.self_draft import first_layers, quantized_draft
-from minitrain.inference.speculation.formula import speed_up
-from minitrain.inference.speculation.measured import measure_acceptance, measure_costs
+from minitrain.inference.sampling import generate_cached
+from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
+from minitrain.inference.speculation.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.length import measure_acceptance, measure_costs, speed_up
+from minitrain.inference.speculation.lessons import Course, frequent, own_text, train
+from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Proposer
-from minitrain.inference.speculation.serving import EngineDrafts
-from minitrain.inference.speculation.writing import speculate
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine, speculate
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.hub.llama2c import load_llama2c
@@ -174,7 +171,7 @@ def _measured(
     parameters = SamplingParameters(len(told))
 
     def ours() -> list[int]:
-        return speculate(target, proposer, [prompt], parameters, length)[0].told
+        return speculate(target, proposer, [prompt], parameters, length)[0].tokens
 
     assert ours() == peer() == told, "drafts, and the peer, must change no token"
     return compare({OURS: ours, PEER: peer}, repeats, warmup=1)
@@ -202,15 +199,16 @@ def _in_engine(name: str, tokens: int, repeats: int, draft: str, again: bool) ->
     if isinstance(proposer, DraftModel):
         proposer = DraftModel(proposer.model, rows=BATCH)
 
-    def answers(drafts: EngineDrafts | None) -> list[list[int]]:
-        engine = Engine(target, blocks, BLOCK, share_prefixes=False, proposer=drafts)
+    def answers(make: Callable[..., Engine]) -> list[list[int]]:
+        engine = make(target, blocks, BLOCK, share_prefixes=False)
         found = engine.generate(prompts, SamplingParameters(tokens - BATCH))
         return [answer.tokens for answer in found]
 
     def ours() -> list[list[int]]:
-        return answers(EngineDrafts(proposer, LENGTH.get(draft, 2)))
+        drafts = EngineDrafts(proposer, LENGTH.get(draft, 2))
+        return answers(partial(SpeculativeEngine, proposer=drafts))
 
-    peer = partial(answers, None)
+    peer = partial(answers, Engine)
     assert ours() == peer(), "drafts must change no token"
     return compare({OURS: ours, PEER: peer}, repeats, warmup=1)
 

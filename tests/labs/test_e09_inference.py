@@ -37,9 +37,9 @@ REVEALS = {
     "pause": Reveal("measured", "99th percentile between tokens, one step over a budget of 64"),
 }
 HIDDEN = (
-    *(f"minitrain/inference/plain/{name}.py" for name in ("sampler", "attention", "blocks")),
-    *(f"minitrain/inference/plain/{name}.py" for name in ("schedule", "rounded")),
-    *(f"minitrain/inference/{name}.py" for name in ("sampler", "logits", "sampling", "forward")),
+    "minitrain/inference/plain/reference.py",
+    "minitrain/inference/plain/loop.py",
+    *(f"minitrain/inference/{name}.py" for name in ("sampling", "forward")),
     *(f"minitrain/inference/cache/{name}.py" for name in ("blocks", "dense", "paged")),
     *(f"minitrain/inference/cache/{name}.py" for name in ("quantized", "ring")),
     "minitrain/inference/engine/scheduler.py",
@@ -108,7 +108,7 @@ class TestSample(Exercise):
     """A token for each request"""
 
     name = "sample"
-    reference = "minitrain.inference.plain.sampler:sample"
+    reference = "minitrain.inference.plain.reference:sample"
     hidden = HIDDEN
 
     def draw(self, settings, ways):
@@ -342,7 +342,7 @@ class TestCachedAttention(Exercise):
     """Attention over what is kept"""
 
     name = "cached_attention"
-    reference = "minitrain.inference.plain.attention:cached_attention"
+    reference = "minitrain.inference.plain.reference:cached_attention"
     hidden = HIDDEN
 
     def draw(self, texts, parts, heads, kv_heads, size, dtype=torch.float64, room=5):
@@ -636,7 +636,7 @@ class TestPool(Exercise):
     """Blocks, counted and found"""
 
     name = "Pool"
-    reference = "minitrain.inference.plain.blocks:Pool"
+    reference = "minitrain.inference.plain.reference:Pool"
     hidden = HIDDEN
 
     def follow(self, submission, scripts):
@@ -1091,7 +1091,7 @@ class TestBlockManager(Exercise):
     """Tables that share blocks"""
 
     name = "BlockManager"
-    reference = "minitrain.inference.plain.blocks:BlockManager"
+    reference = "minitrain.inference.plain.reference:BlockManager"
     hidden = HIDDEN
 
     def follow(self, submission, scripts, in_order=False):
@@ -1347,7 +1347,7 @@ class TestSchedule(Exercise):
     """One rule for every step"""
 
     name = "schedule"
-    reference = "minitrain.inference.plain.schedule:schedule"
+    reference = "minitrain.inference.plain.reference:schedule"
     hidden = HIDDEN
 
     def follow(self, submission, cases):
@@ -1589,7 +1589,7 @@ class TestQuantizedKV(Exercise):
     """Keys and values in few bits"""
 
     name = "QuantizedKV"
-    reference = "minitrain.inference.plain.rounded:QuantizedKV"
+    reference = "minitrain.inference.plain.reference:QuantizedKV"
     hidden = HIDDEN
 
     def draw(self, heads, count, size, bits, group):

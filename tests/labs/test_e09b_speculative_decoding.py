@@ -33,13 +33,10 @@ REVEALS = {
     "third": Reveal("measured", "percent of the right guesses of head 3, the token 4 places on"),
 }
 HIDDEN = (
-    "minitrain/inference/speculation/plain.py",
-    "minitrain/inference/speculation/verification.py",
-    "minitrain/inference/speculation/tree.py",
-    "minitrain/inference/speculation/formula.py",
-    "minitrain/inference/speculation/judging.py",
-    "minitrain/inference/speculation/drafts/medusa.py",
-    "minitrain/inference/speculation/drafts/ngram.py",
+    *(
+        f"minitrain/inference/speculation/{name}.py"
+        for name in ("plain", "verification", "answers", "length", "serving", "medusa", "ngram")
+    ),
 )
 MARGIN = 1e-3  # from any tie: what rounding may turn
 

@@ -21,8 +21,8 @@ import httpx
 
 from minitrain.errors import InputError
 from minitrain.inference.engine.request import Times
-from minitrain.inference.load.goodput import Told
-from minitrain.inference.load.workload import Ask
+from minitrain.inference.load import Ask
+from minitrain.inference.load import Outcome as Told
 from minitrain.words import printable
 
 T = TypeVar("T")

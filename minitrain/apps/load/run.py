@@ -11,13 +11,14 @@ from minitrain.apps.load.asked import Asked
 from minitrain.apps.load.offered import Server, offer, served_model, waited_for
 from minitrain.apps.load.show import Measured, report
 from minitrain.errors import InputError
-from minitrain.inference.load.goodput import Target, summary
-from minitrain.inference.load.workload import (
+from minitrain.inference.load import (
     Ask,
     Lengths,
+    Target,
     asks,
     lengths_in,
     lengths_of_trace,
+    summary,
 )
 from minitrain.words import count_text
 

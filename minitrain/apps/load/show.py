@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from minitrain.apps.load.asked import Asked
 from minitrain.apps.plan.show import say, show_table
-from minitrain.inference.load.goodput import Summary
+from minitrain.inference.load import Summary
 from minitrain.words import count_text, plural, seconds_text
 
 PERCENTILES = (50, 90, 99)

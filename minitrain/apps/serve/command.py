@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,15 +141,18 @@ def open_served(
     longest = -(-speaker.model.config.max_length // BLOCK)
     name = name or os.path.basename(model.rstrip("/"))
     num_blocks = num_blocks or 8 * longest
-    proposer = None
+    make = Engine
     if drafts[0] is not None:  # before the adapters, which no draft has
+        from minitrain.inference.speculation.serving import SpeculativeEngine
+
         draft, *how = drafts
         rows = max(1, min(max_running, num_blocks // longest))  # a draft's cache is dense
         proposer = open_drafts(draft, speaker.model, speaker.begin, rows, *how)
+        make = partial(SpeculativeEngine, proposer=proposer)
     bank = open_bank(speaker.model, adapters, name) if adapters else None
-    engine = Engine(
+    engine = make(
         speaker.model, num_blocks, BLOCK, budget, max_running,
-        decode=language.decode, adapters=bank, proposer=proposer,
+        decode=language.decode, adapters=bank,
     )  # fmt: skip
     loop = EngineLoop(engine, Metrics(), max_requests)
     names = tuple(adapter for adapter, _ in adapters)

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from minitrain.apps.serve.language import Language
 from minitrain.inference.engine.answer import Output
-from minitrain.inference.sampler import Drawn
+from minitrain.inference.sampling import Drawn
 from minitrain.inference.streaming import Window, shared
 
 

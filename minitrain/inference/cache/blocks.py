@@ -7,10 +7,10 @@
 A block is `block_size` tokens' keys and values in every layer. A full one is findable by its key
 (parent, adapter, tokens): the parent is the number that the block before it was given when it
 became findable, so equal tokens after another beginning, or under another adapter, are another key.
-The dictionary holds the key itself and not only its hash: where two hashes collide nobody is given
-a stranger's keys and values. (vLLM stores a SHA-256 instead, which is 32 bytes for any block.)
+The dictionary holds the key itself and not only its hash: where two hashes collide no request gets
+another one's keys and values. (vLLM stores a SHA-256 instead, which is 32 bytes for any block.)
 
-A block that nobody holds stays findable until it is needed: the free list, in the order in which
+A block that no table holds stays findable until it is needed: the free list, in the order in which
 its blocks will be taken, is the LRU list too. What is not findable goes to its front; of a text
 the tail is freed first, because nothing finds a tail whose beginning is gone. An OrderedDict is a
 doubly linked list with a dictionary over it, so that a hit in its middle is removed in O(1).
@@ -79,7 +79,7 @@ class BlockManager:
                 raise InputError(f"{name} is {value}; it must be 1 or more")
         self.block_size, self.share_prefixes, self.window = block_size, share_prefixes, window
         self.blocks = [Block() for _ in range(num_blocks)]
-        self.free = OrderedDict.fromkeys(range(num_blocks))  # who is taken first stands first
+        self.free = OrderedDict.fromkeys(range(num_blocks))  # in the order of taking
         self.found: dict[Key, int] = {}
         self.contents = ROOT
         self.queried = self.hit = self.left = 0

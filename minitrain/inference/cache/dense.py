@@ -3,9 +3,9 @@
     row 0   t t t t t . . . . .      . room that is paid for and not used: 60 to 80% of the
     row 1   t t . . . . . . . .        memory in servers that work so (Kwon et al., 2309.06180)
 
-`ConcatCache` is the naive version, and what `transformers`' DynamicCache does: each new token
-copies everything before it, so a text of t tokens costs t²/2 copies. `DenseCache` writes into room
-made at the start. Cost: 2·L·B·K·S·C numbers, held from the first token on.
+Keys and values are written into room made at the start. (`transformers`' DynamicCache concatenates:
+each new token copies everything before it, t²/2 copies for a text of t tokens.) Cost: 2·L·B·K·S·C
+numbers, held from the first token on.
 Shapes: L layers  B rows  T new tokens  K key/value heads  S room a row  C head size.
 """
 
@@ -20,27 +20,9 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.forward import Reader, forward_new
+from minitrain.inference.forward import Reader, forward_new, near
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
-
-
-class ConcatCache:
-    """Naive: keys and values (B, K, S, C) of each layer grow by concatenation; all rows are
-    equally long."""
-
-    def __init__(self) -> None:
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """k and v (B, K, T, C) -> all keys and values so far, (B, K, S + T, C) each."""
-        if layer == len(self.keys):
-            self.keys.append(k), self.values.append(v)
-        else:
-            self.keys[layer] = torch.cat((self.keys[layer], k), dim=2)
-            self.values[layer] = torch.cat((self.values[layer], v), dim=2)
-        return self.keys[layer], self.values[layer]
 
 
 class DenseCache:
@@ -144,9 +126,7 @@ class DenseReader:
         key = torch.arange(self.end, device=self.places.device)  # (S,)
         if seen is None:
             distance = self.places[:, :, None] - key  # (B, T, S)
-            readable = distance >= 0
-            if self.cache.window is not None:
-                readable &= distance < self.cache.window
+            readable = near(distance, self.cache.window)
         else:
             readable = (key < self.starts[:, None, None]).repeat(1, self.new, 1)  # (B, T, S)
             rows = self.rows[:, :, None]  # (B, 1, 1)

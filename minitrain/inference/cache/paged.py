@@ -1,13 +1,20 @@
-"""Keys and values in pages: where new ones are written, and how a pass reads them.
+"""Keys and values in pages: where new ones are written, and how attention reads them.
 
 A text of n tokens holds ⌈n / block⌉ pages, wherever they are free: at most block - 1 places are
 paid for and empty, where a dense row pays for the longest text that may come. `block_table` says
 where the pages are (cache/blocks.py decides it); position p is in page block_table[p // block].
 
-All new tokens of a step are one batch of N rows with one token each, for every matmul; attention
-(spans.py) takes texts with the same number of new tokens together. A tree of drafts stands place by
-place behind its text, and `keep` moves the way that was kept. Cost: 2·L·K·C numbers a token, in
-pages; a span of one layer besides.
+    naive    gather a text's pages, then attend: a copy of all keys and values, layer by layer
+    paged    a span of pages at a time, with a running maximum and sum (FlashAttention's online
+             softmax); texts that ended before the span are left out
+
+All new tokens of a step are one batch of N rows with one token each, for every matmul. Attention
+takes texts with the same number of new tokens together, and on a CPU no more of them than stay in a
+core's cache: their pages are copied into one buffer, which is read at once and then used for the
+next ones, so that the copies never reach memory. With a window, only the pages that it reaches into
+are read. A tree of drafts stands place by place behind its text; each node has its depth's
+position, and sees its own way; `keep` moves the path that was kept. Cost: 2·L·K·C numbers a token,
+in pages; a span of one layer besides.
 Paper: Kwon et al., PagedAttention, arXiv 2309.06180. Shapes: L layers  K key/value heads  P pages
 S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 """
@@ -15,16 +22,18 @@ S places in a page  C head size  N new tokens  B texts  T new tokens of each.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import divide
 from minitrain.inference.cache.blocks import Copies
-from minitrain.inference.cache.spans import Group, Part, paged_attention, tiles
+from minitrain.inference.forward import near
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
@@ -107,10 +116,10 @@ class PagedReader:
         self.slots = torch.tensor(slots, device=device)  # (N,)
         standing = [position for part in parts for position in part.standing]
         self.positions = torch.tensor(standing, device=device)[:, None]  # (N, 1)
-        self.groups, start = [], 0
-        for tile in tiles(cache, parts):
-            self.groups.append(Group(cache, tile, start))
-            start = self.groups[-1].rows.stop
+        self.tiles, start = [], 0
+        for alike in tiles(cache, parts):
+            self.tiles.append(Tile(cache, alike, start))
+            start = self.tiles[-1].rows.stop
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (N, H, 1, C), k and v (N, K, 1, C) -> (N, H, 1, C)."""
@@ -119,12 +128,177 @@ class PagedReader:
             flat = held.flatten(1, 2)  # (K, P·S, C)
             flat.index_copy_(1, self.slots, new[:, :, 0].transpose(0, 1))  # (K, N, C)
         outs = []
-        for group in self.groups:
-            own = q[group.rows]  # (B·T, H, 1, C), which is (B, H, T, C) where T is 1
-            if group.count > 1:
-                own = rearrange(own, "(b t) h 1 c -> b h t c", t=group.count)
-            out = paged_attention(own, keys, values, group)
-            if group.count > 1:
+        for tile in self.tiles:
+            own = q[tile.rows]  # (B·T, H, 1, C), which is (B, H, T, C) where T is 1
+            if tile.count > 1:
+                own = rearrange(own, "(b t) h 1 c -> b h t c", t=tile.count)
+            out = paged_attention(own, keys, values, tile)
+            if tile.count > 1:
                 out = rearrange(out, "b h t c -> (b t) h 1 c")
             outs.append(out)
         return torch.cat(outs) if len(outs) > 1 else outs[0]
+
+
+SPAN = 512  # tokens of each text that are read at a time
+TILE = 2**20  # bytes of keys and values that are: half of a core's cache, on most
+
+
+@dataclass(frozen=True)
+class Part:
+    """New tokens of one text: `count` from place `start` on; `blocks` hold its places.
+
+    A tree of drafts has `positions` (count,) of its own, and `seen` (count, count) bool: which of
+    the new tokens each reads, itself among them; all that came before is read by all.
+    """
+
+    blocks: Sequence[int]
+    start: int
+    count: int
+    positions: Sequence[int] | None = None  # None: the places
+    seen: Tensor | None = None
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def standing(self) -> Sequence[int]:
+        """Each new token's position."""
+        return range(self.start, self.end) if self.positions is None else self.positions
+
+    def first_page(self, size: int, window: int | None) -> int:
+        """The first that any new token reads."""
+        return 0 if window is None else max(0, self.start - window + 1) // size
+
+
+def batching_order(part: Part) -> tuple[int, int]:
+    """Sorted so, equal counts stand together, and long texts before short ones."""
+    return part.count, -part.start
+
+
+def tiles(cache: PagedCache, parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Parts in their batching order -> runs that are read together."""
+    _, heads, _, size, channels = cache.keys.shape
+    page_bytes = 2 * heads * size * channels * cache.keys.itemsize  # of a layer
+    for _, alike in groupby(parts, key=lambda part: part.count):
+        tile: list[Part] = []
+        widest = 0
+        for part in alike:
+            pages = len(part.blocks) - part.first_page(size, cache.window)
+            pages = min(pages, max(1, SPAN // size))  # that are read at a time
+            full = (len(tile) + 1) * max(widest, pages) * page_bytes > TILE
+            if tile and full and cache.keys.device.type == "cpu":
+                yield tile
+                tile, widest = [], 0
+            tile.append(part)
+            widest = max(widest, pages)
+        yield tile
+
+
+@dataclass(frozen=True)
+class Span:
+    """A run of places of the first `texts` texts: all others end before it."""
+
+    texts: int
+    pages: Tensor  # (texts·pages,)
+    mask: Tensor  # (texts, 1, T, span) bool: what each new token may read
+    bias: Tensor  # the same as 0 and -inf, once for all layers: the fused kernel adds it
+    buffers: Tensor  # (2, K, texts·pages, S, C), into which pages are read; other spans' too
+
+    def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values (K, P, S, C) -> those of the span, (K, texts, span, C)."""
+        for held, buffer in zip((keys, values), self.buffers):
+            torch.index_select(held, 1, self.pages, out=buffer)
+        texts = rearrange(self.buffers, "two kv (b p) s c -> two kv b (p s) c", b=self.texts)
+        return texts.unbind()
+
+
+class Tile:
+    """Texts with `count` new tokens each, which are `rows` of the step's N. Of a text's pages the
+    first that is read stands first, and holds the places from its `offsets` on."""
+
+    def __init__(
+        self, cache: PagedCache, parts: Sequence[Part], start: int = 0, span: int = SPAN
+    ) -> None:
+        device, size = cache.keys.device, cache.block_size
+        self.parts, self.window, self.count = parts, cache.window, parts[0].count
+        self.rows = slice(start, start + self.count * len(parts))
+        firsts = [part.first_page(size, cache.window) for part in parts]
+        read = [part.blocks[first:] for part, first in zip(parts, firsts)]
+        width, pages = max(map(len, read)), max(1, span // size)
+        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # its own: a
+        # page of another text may hold NaN, and masking does not take NaN away
+        self.table = torch.tensor(padded, device=device)  # (B, pages)
+        self.offsets = torch.tensor(firsts, device=device) * size  # (B,)
+        self.positions = torch.tensor([list(p.standing) for p in parts], device=device)  # (B, T)
+        self.spans = [self._span(cache, page, pages) for page in range(0, width, pages)]
+
+    def _span(self, cache: PagedCache, page: int, pages: int) -> Span:
+        size, offsets = cache.block_size, self.offsets.tolist()
+        ends = [part.end - offset for part, offset in zip(self.parts, offsets)]
+        texts = max((row + 1 for row, end in enumerate(ends) if end > page * size), default=0)
+        table = self.table[:texts, page : page + pages]
+        mask = self.readable(texts, page * size, page * size + table.shape[1] * size)
+        _, heads, _, *place = cache.keys.shape
+        buffers = cache.scratch(2, heads, table.numel(), *place)
+        bias = cache.keys.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        return Span(texts, table.flatten(), mask[:, None], bias[:, None], buffers)
+
+    def readable(self, texts: int, first: int, stop: int) -> Tensor:
+        """(texts, T, stop - first) bool: what each new token of the first `texts` texts reads of
+        its places `offset` + first to `offset` + stop."""
+        columns = torch.arange(first, stop, device=self.positions.device)
+        places = self.offsets[:texts, None] + columns  # (b, keys)
+        positions = self.positions[:texts]
+        mask = near(positions[:, :, None] - places[:, None], self.window)
+        for row, part in enumerate(self.parts[:texts]):
+            if part.seen is not None:
+                own = positions[row]
+                seen = part.seen.to(own.device) & near(own[:, None] - own, self.window)  # (T, T)
+                new = (places[row] >= part.start) & (places[row] < part.end)
+                mask[row, :, new] = seen[:, places[row, new] - part.start]
+        return mask
+
+
+def paged_attention_naive(q: Tensor, keys: Tensor, values: Tensor, tile: Tile) -> Tensor:
+    """q (B, H, T, C), keys and values (K, P, S, C) -> (B, H, T, C), by gathering all pages."""
+    k, v = (rearrange(held[:, tile.table], "kv b p s c -> b kv (p s) c") for held in (keys, values))
+    mask = tile.readable(len(q), 0, k.shape[2])[:, None]  # (B, 1, T, pages·S)
+    return fused(q, k, v, mask)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+
+
+def paged_attention(q: Tensor, keys: Tensor, values: Tensor, tile: Tile) -> Tensor:
+    """The same, a span of places at a time.
+
+    With m the largest score so far, l the sum of exp(score - m) and o that of exp(score - m)·v, a
+    span with scores s and values v makes of them
+
+        m' = max(m, s),   l' = l·exp(m - m') + Σ exp(s - m'),   o' = o·exp(m - m') + exp(s - m') v
+
+    and o / l at the end is the softmax's answer, whatever the spans. A single one is left to the
+    fused kernel.
+    """
+    if len(tile.spans) == 1:
+        k, v = tile.spans[0].read(keys, values)  # (K, B, span, C)
+        return fused(q, k.transpose(0, 1), v.transpose(0, 1), tile.spans[0].bias)
+    q = rearrange(q * q.shape[-1] ** -0.5, "b (kv g) t c -> kv b g t c", kv=len(keys))
+    kv_heads, texts, shared, count, size = q.shape
+    lowest = torch.finfo(q.dtype).min  # as -inf, but what is subtracted from it is no nan
+    m = q.new_full((kv_heads, texts, shared * count, 1), lowest)
+    total, out = torch.zeros_like(m), m.new_zeros(kv_heads, texts, shared * count, size)
+    for span in tile.spans:
+        b = span.texts
+        k, v = span.read(keys, values)  # (K, b, span, C)
+        scores = q[:, :b].flatten(2, 3) @ k.transpose(2, 3)  # (K, b, G·T, span)
+        scores.masked_fill_(~span.mask[:, 0].repeat(1, shared, 1), lowest)
+        higher = torch.maximum(m[:, :b], scores.amax(dim=-1, keepdim=True))
+        shrunk, weights = (m[:, :b] - higher).exp(), scores.sub_(higher).exp_()
+        total[:, :b] = total[:, :b] * shrunk + weights.sum(dim=-1, keepdim=True)
+        out[:, :b] = out[:, :b] * shrunk + weights @ v
+        m[:, :b] = higher
+    return rearrange(out / total, "kv b (g t) c -> b (kv g) t c", t=count)

@@ -26,6 +26,7 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
+from minitrain.inference.forward import near
 from minitrain.inference.parameters import as_whole
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
@@ -131,8 +132,6 @@ class QuantizedReader:
         keys, values = self.cache.append(layer, k, v)
         places = self.positions[0].to(q.device)
         distance = places[:, None] - torch.arange(keys.shape[2], device=q.device)  # (T, S)
-        seen = distance >= 0
-        if self.cache.window is not None:
-            seen &= distance < self.cache.window
+        seen = near(distance, self.cache.window)
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped)

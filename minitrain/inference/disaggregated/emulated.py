@@ -20,6 +20,7 @@ from minitrain.inference.engine.runner import Pass, Runner
 from minitrain.inference.engine.scheduler import Plan
 from minitrain.measure.parameters import active_parameter_count, parameter_count
 from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import Transformer
 from minitrain.network.fabric import Fabric
 from minitrain.network.logical_clock import LogicalClock
 
@@ -51,10 +52,16 @@ class Emulation:
         memory = parameter_count(config) * self.itemsize + self.kv_bytes * texts
         return max(flops / self.fabric.device.flops, memory / self.memory_bandwidth)
 
-    def fabric_for(self, page_bytes: float, block_size: int) -> Fabric:
+    def fabric_for(self, model: Transformer, block_size: int) -> Fabric:
         """On which a page of the small model costs what one of the large model would."""
-        scale = self.kv_bytes * block_size / page_bytes
+        scale = self.kv_bytes * block_size / page_bytes(model, block_size)
         return replace(self.fabric, compute_scale=NOTHING, payload_scale=scale)
+
+
+def page_bytes(model: Transformer, block_size: int) -> int:
+    """Bytes of one page on the wire."""
+    config, itemsize = model.config, model.embed.weight.itemsize
+    return 2 * config.layers * config.kv_heads * config.head_size * block_size * itemsize
 
 
 class PacedRunner:

@@ -1,8 +1,11 @@
 """The three loops: a rank that reads prompts, one that goes on with them, and one that does both.
 
-All have their jobs from the beginning, as if a router told them each at its time: request i is read
-by prefill unit i mod P, and goes on at decode unit (i div P) mod D. It looks at nothing else. A
-unit is a rank, or several that cut the model (unit.py) and go through these loops in step.
+All have their jobs from the beginning, as if a router gave them each at its time: request i is read
+by prefill rank i mod P, and goes on at decode rank (i div P) mod D. It looks at nothing else.
+
+All that an engine knows of a request is its tokens, its parameters, where its generator stands, and
+its pages. With these another one goes on as the first would have, and treats it like its own from
+then on: a preempted one is computed again, there.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.disaggregated.adoption import Handover, adopt
-from minitrain.inference.disaggregated.inbox import Inbox, Piece
-from minitrain.inference.disaggregated.sending import Kind, Outgoing
-from minitrain.inference.disaggregated.unit import Unit
+from minitrain.inference.disaggregated.transfer import (
+    EmulatedInbox,
+    Kind,
+    Outgoing,
+    Piece,
+    ThreadedInbox,
+    put,
+)
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.measure.clock import to_time_of_day
-from minitrain.measure.traffic import Interval
 from minitrain.ranks.group import Group
 
 
@@ -34,25 +41,23 @@ class Job:
     at: float
     prompt: tuple[int, ...]
     parameters: SamplingParameters
-    target: int = 0  # where it goes on, of the units that decode
+    target: int = 0  # where it goes on, of the ranks that decode
 
 
 @dataclass
 class Record:
-    """The events of one rank, in seconds from the beginning."""
+    """The tokens that one rank generated; times in seconds from the beginning."""
 
-    tokens: dict[int, list[int]] = field(default_factory=dict)  # told here, by request
+    tokens: dict[int, list[int]] = field(default_factory=dict)  # by request
     times: dict[int, list[float]] = field(default_factory=dict)  # of each of them
-    steps: list[Interval] = field(default_factory=list)
-    received: list[tuple[int, float, float]] = field(default_factory=list)  # from, begin, end
     page_bytes: int = 0  # sent, without headers
 
 
 class Stage:
     """An engine on a rank, whose clock shows 0 when all ranks are there."""
 
-    def __init__(self, group: Group, unit: Unit, engine: Engine) -> None:
-        self.group, self.unit, self.engine = group, unit, engine
+    def __init__(self, group: Group, engine: Engine) -> None:
+        self.group, self.engine = group, engine
         self.start = common_start(group)
         self.record = Record()
         engine.clock = self.now
@@ -60,15 +65,9 @@ class Stage:
     def now(self) -> float:
         return self.group.now() - self.start
 
-    def sleep_until(self, at: float) -> None:
-        seconds = max(0.0, at - self.now())
-        self.group.clock.advance(seconds) if self.group.clock.emulated else time.sleep(seconds)
-
     def step(self) -> list:
-        """The engine's outputs, entered."""
-        began = self.now()
+        """The engine's outputs, recorded."""
         outputs = self.engine.step()
-        self.record.steps.append((began, self.now()))
         for output in outputs:
             if output.drawn is not None:
                 number = int(output.id)
@@ -76,13 +75,12 @@ class Stage:
                 self.record.times.setdefault(number, []).append(self.now())
         return outputs
 
-    def welcome(self, jobs: deque[Job]) -> None:
-        """Admits requests whose time has come; with nothing else to do, waits for the next one."""
+    def admit(self, jobs: deque[Job]) -> None:
+        """Adds requests whose time has come; with nothing else to do, waits for the next one."""
         if not self.engine.busy and jobs:
-            self.sleep_until(jobs[0].at)
-        now = self.now()
-        (due,) = self.unit.least([sum(job.at <= now for job in jobs)])
-        for _ in range(due):
+            seconds = max(0.0, jobs[0].at - self.now())
+            self.group.clock.advance(seconds) if self.group.clock.emulated else time.sleep(seconds)
+        while jobs and jobs[0].at <= self.now():
             job = jobs.popleft()
             self.engine.add(job.prompt, job.parameters, id=str(job.number))
 
@@ -104,18 +102,17 @@ def together(stage: Stage, jobs: Iterable[Job]) -> Record:
     """Prompts and answers in the same steps: a prompt gets what the answers leave of the budget."""
     jobs = deque(jobs)
     while jobs or stage.engine.busy:
-        stage.welcome(jobs)
+        stage.admit(jobs)
         stage.step()
     return stage.record
 
 
 def prefill(stage: Stage, jobs: Iterable[Job], outgoing: Sequence[Outgoing]) -> Record:
-    """Reads prompts and tells first tokens; `outgoing` has one for each rank that goes on."""
-    engine, jobs, targets = stage.engine, deque(jobs), {}
-    for job in jobs:
-        targets[str(job.number)] = outgoing[job.target % len(outgoing)]
+    """Reads prompts and draws first tokens; `outgoing` has one for each rank that goes on."""
+    engine, jobs = stage.engine, deque(jobs)
+    targets = {str(job.number): outgoing[job.target] for job in jobs}
     while jobs or engine.busy:
-        stage.welcome(jobs)
+        stage.admit(jobs)
         first = {output.id: output for output in stage.step()}
         for id, output in first.items():
             if output.finish_reason is not None:
@@ -132,15 +129,40 @@ def prefill(stage: Stage, jobs: Iterable[Job], outgoing: Sequence[Outgoing]) -> 
     return stage.record
 
 
-def decode(stage: Stage, jobs: Sequence[Job], inbox: Inbox, senders: int) -> Record:
+@dataclass
+class Handover:
+    """A prompt that was read elsewhere, as its pages come; `token` is known with the last ones."""
+
+    number: int
+    prompt: tuple[int, ...]
+    parameters: SamplingParameters
+    pieces: list[tuple[int, Tensor]] = field(default_factory=list)  # (first page, pages)
+    token: int = -1
+    state: Tensor | None = None
+
+    def take(self, piece: Piece) -> None:
+        if piece.pages is not None:
+            self.pieces.append((piece.first, piece.pages))
+        self.token, self.state = piece.token, piece.state
+
+
+def decode(
+    stage: Stage, jobs: Sequence[Job], inbox: ThreadedInbox | EmulatedInbox, senders: int
+) -> Record:
     """Goes on with prompts that were read elsewhere, in the order in which they are complete."""
     engine = stage.engine
     given = {job.number: Handover(job.number, job.prompt, job.parameters) for job in jobs}
     ready: deque[Handover] = deque()
     while senders or ready or engine.busy:
-        for piece in inbox.arrived():
-            senders -= piece.kind == Kind.END
-            take(stage, piece, given, ready)
+        for piece in inbox.arrived(wait=not (ready or engine.busy)):
+            if piece.kind == Kind.END:
+                senders -= 1
+            elif piece.kind == Kind.DROP:
+                del given[piece.number]
+            else:
+                given[piece.number].take(piece)
+                if piece.kind == Kind.LAST:
+                    ready.append(given.pop(piece.number))
         while ready and adopt(engine, ready[0]):
             ready.popleft()
         if engine.busy:
@@ -150,18 +172,32 @@ def decode(stage: Stage, jobs: Sequence[Job], inbox: Inbox, senders: int) -> Rec
                 f"a prompt of {len(ready[0].prompt)} tokens does not fit into an empty pool of "
                 f"{engine.scheduler.blocks.num_blocks} blocks: give more"
             )
-        elif senders:
-            inbox.wait()
     return stage.record
 
 
-def take(stage: Stage, piece: Piece, given: dict[int, Handover], ready: deque[Handover]) -> None:
-    if piece.pages is not None:
-        began, at = (time - stage.start for time in (piece.began, piece.at))
-        stage.record.received.append((piece.source, began, at))
-    if piece.kind == Kind.DROP:
-        del given[piece.number]
-    elif piece.kind != Kind.END:
-        given[piece.number].take(piece)
-        if piece.kind == Kind.LAST:
-            ready.append(given.pop(piece.number))
+def adopt(engine: Engine, given: Handover) -> bool:
+    """Lets a request go on here. False where there is no room for it yet; InputError where there
+    never will be."""
+    scheduler, blocks, computed = engine.scheduler, engine.scheduler.blocks, len(given.prompt)
+    needed = blocks.blocks_for(computed + 1) - blocks.out_of_window(computed)
+    full = len(scheduler.running) == scheduler.max_running or scheduler.waiting
+    if full or needed > len(blocks.free):
+        return False
+    request = engine.requests[engine.add(given.prompt, given.parameters, id=str(given.number))]
+    request.tokens.append(given.token)
+    if request.text is not None:
+        request.text.push(given.token)
+    if given.state is not None:
+        request.generator.set_state(given.state)
+    key = request.adapter_key
+    table, known = blocks.admit(request.tokens, key, computed, elsewhere=computed)
+    scheduler.waiting.remove(request)
+    scheduler.start(request, table, computed)
+    for first, pages in given.pieces:
+        here = max(known // blocks.block_size, table.gone)  # maybe shared, or out of the window
+        new = max(0, here - first)
+        own = table.blocks[first + new : first + pages.shape[3]]
+        if own:
+            put(engine.runner.cache, own, pages[:, :, :, new:])
+    blocks.commit(table, request.tokens, key, computed)
+    return True

@@ -1,1 +1,1 @@
-"""Continuous batching: requests come and go at any step, and one rule serves them all."""
+"""Continuous batching: requests come and go at any step, and one rule schedules all of them."""

@@ -1,14 +1,15 @@
-"""The engine: add requests at any time, and take what they are told, step by step.
+"""The engine: add requests at any time, and take their outputs step by step.
 
     engine = Engine(model, num_blocks=256, decode=tokenizer.decode)
     engine.add(tokenizer.encode("Once upon a time"), SamplingParameters(max_new_tokens=50))
     for output in engine.stream():
         print(output.text, end="", flush=True)
 
-A step: the scheduler says who computes which tokens, the runner computes all of them in one
-forward pass, the sampler draws, and who has ended makes room for who waits. What a request is told
-depends on its tokens, parameters and adapter, and on nobody else in the batch: its rounding
-moves a draw only where two tokens are equal to the last digits (`logits.draw`).
+A step: the scheduler plans which requests compute which tokens, the runner computes all of them in
+one forward pass, the sampler draws, and requests that have ended make room for those that wait. An
+answer depends on its request's tokens, parameters and adapter, and on nothing else in the batch:
+the batch's rounding moves a draw only where two tokens are equal to the last digits
+(`sampling.draw`). speculation/serving.py extends it by drafts.
 """
 
 from __future__ import annotations
@@ -18,23 +19,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import BlockManager
-from minitrain.inference.engine.answer import Answer, Kept, Output, draw_answers, failing
-from minitrain.inference.engine.metrics import StepMetrics
-from minitrain.inference.engine.prompt import as_tokens, check_readable
-from minitrain.inference.engine.request import Request, Times
+from minitrain.inference.engine.answer import Answer, Output, draw_answers, failing
+from minitrain.inference.engine.request import Request, Times, as_tokens, check_prompt
 from minitrain.inference.engine.runner import Adapters, Pass, Runner
-from minitrain.inference.engine.scheduler import Plan, Scheduler
-from minitrain.inference.forward import check_own
+from minitrain.inference.engine.scheduler import Plan, Scheduler, Work
 from minitrain.inference.parameters import SamplingParameters, as_whole
-from minitrain.inference.speculation.proposer import Draft, check_drafts, check_vocabulary
 from minitrain.inference.streaming import Decode, TextStream
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
@@ -44,7 +39,7 @@ STEPS_KEPT = 10_000  # the newest steps' metrics
 
 
 def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of the engine's, for which other threads wait."""
+    """Lets other threads wait for a method of the engine."""
 
     @wraps(method)
     def alone(self: Engine, *args: Any, **options: Any) -> Any:
@@ -54,22 +49,20 @@ def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
     return alone
 
 
-class Proposer(Protocol):
-    """Guesses tokens ahead (speculative decoding); one pass verifies all guesses.
-
-    `speculation.serving.EngineDrafts` makes one of any draft that the package has."""
-
-    def propose(self, requests: Sequence[Request], most: Sequence[int]) -> Sequence[Draft]:
-        """For each, a chain or a tree of up to so many tokens that may follow `request.tokens`;
-        none is a fine guess too. All are asked at once, so that a draft model reads its weights
-        once."""
-
-    def read(self, request: Request, start: int, hidden: Tensor) -> None:
-        """The model has read `request.tokens` from `start` on, and these are the vectors (n, D)
-        that its head was given at them."""
-
-    def forget(self, id: str) -> None:
-        """The request has ended."""
+@dataclass(frozen=True)
+class StepMetrics:
+    seconds: float
+    requests: int  # in the step's batch
+    tokens: int  # computed
+    sampled: int  # generated
+    drafted: int  # of the tokens computed, guesses
+    kept: int  # and of those, generated
+    waiting: int
+    preemptions: int
+    blocks_used: int
+    bytes_used: int  # of keys and values in them, on this rank
+    empty_places: int  # in used blocks
+    hit_rate: float  # of all tokens admitted so far, found in the prefix cache
 
 
 class Engine:
@@ -77,6 +70,8 @@ class Engine:
     `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
     AdapterBank of the same model; `group` the ranks that `tensor_parallel` cut it over, each of
     which adds, steps and cancels the same."""
+
+    scheduler_class = Scheduler
 
     def __init__(
         self,
@@ -88,24 +83,21 @@ class Engine:
         share_prefixes: bool = True,
         decode: Decode | None = None,
         adapters: Adapters | None = None,
-        proposer: Proposer | None = None,
         group: Group | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        check_own(model)
-        check_vocabulary(proposer, model.config.vocab_size)
         self.runner = Runner(model, num_blocks, block_size, adapters, group)
         self.model, self.config = model, model.config
         blocks = BlockManager(num_blocks, block_size, share_prefixes, model.config.window)
         fit = None if adapters is None else adapters.fits
-        self.scheduler = Scheduler(blocks, budget, max_running, fit)
+        self.scheduler = self.scheduler_class(blocks, budget, max_running, fit)
         self.adapters = adapters
-        self.decode, self.proposer, self.clock = decode, proposer, clock
+        self.decode, self.clock = decode, clock
         self.requests: dict[str, Request] = {}
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
         self.numbers = itertools.count()  # of requests without a name
         self.unseen = False  # is a request new since the last step?
-        self.lock = threading.RLock()  # of add, fork, cancel and step, whichever thread calls
+        self.lock = threading.RLock()  # of add, cancel and step, whichever thread calls
         self.cancelled: set[str] = set()  # since the last step
 
     @property
@@ -138,30 +130,15 @@ class Engine:
             one = replace(parameters, seed=seed) if number else parameters
             requests.append(self._request(prompt, one, adapter, own))
             requests[-1].first = requests[0] if number else None
-        self.scheduler.check(requests[0])
-        for request in requests:
+        for request in requests:  # all alike: the first one is refused, or none
             self.scheduler.add(request)
-            self._welcome(request)
+            self.requests[request.id] = request
+        self.unseen = True
         return requests[0].id if n is None else [request.id for request in requests]
 
     @one_at_a_time
-    def fork(self, id: str, parameters: SamplingParameters, from_prompt: bool = False) -> str:
-        """A second answer, which goes on from what request `id` has been told, or from its prompt.
-
-        It shares the first one's blocks; the first to write into one gets a copy.
-        """
-        parent = self.requests.get(id)
-        if parent is None:
-            raise InputError(f"request '{id}' is not here, it may have ended: add its tokens")
-        tokens = parent.prompt if from_prompt else parent.tokens
-        child = self._request(tokens, parameters, parent.adapter, None)
-        self.scheduler.fork(parent, child)
-        self._welcome(child)
-        return child.id
-
-    @one_at_a_time
     def cancel(self, id: str) -> bool:
-        """Ends a request and frees its blocks; False where it is not here (any more)."""
+        """Ends a request and frees its blocks; False where there is none of this id."""
         if id not in self.requests:
             return False
         self.cancelled.add(id)
@@ -170,7 +147,7 @@ class Engine:
 
     @one_at_a_time
     def step(self) -> list[Output]:
-        """One forward pass; [] where nobody is here."""
+        """One forward pass; [] without requests."""
         began = self.clock()
         self.cancelled.clear()
         if not self.busy:
@@ -179,24 +156,20 @@ class Engine:
             self.scheduler.restart()
         self.unseen = False
         lost = self._end_without_adapter()
-        if self.proposer is not None:
-            self._propose(self.proposer)
+        self._prepare()
         plan = self.scheduler.schedule()
         for work in plan.work:
             if work.request.times.started is None:
                 work.request.times.started = began
         read, failed = self._read(plan)
-        outputs, kept = [], {}
-        if read is not None:
-            outputs, kept = draw_answers(read.sampled, read.logits, self.clock())
-            self._settle(plan, read, kept)
-        self._measure(plan, len(outputs), sum(map(len, kept.values())), began)
+        outputs = [] if read is None else self._answer(plan, read)
+        self._measure(plan, [] if read is None else read.sampled, len(outputs), began)
         outputs += failed
         for output in outputs:
             if output.finish_reason is not None:
                 self._end(self.requests[output.id], output.finish_reason)
         if any(output.finish_reason == "error" for output in outputs):
-            self.scheduler.blocks.forget()  # NaN among them is for nobody to find, nor to read
+            self.scheduler.blocks.forget()  # NaN in them must not be found, nor read
             self.runner.cache.wipe(self.scheduler.blocks.free)
         return lost + outputs
 
@@ -234,7 +207,7 @@ class Engine:
                 answers |= {id: Answer() for id in self.add(prompt, one, n=n)}
             for output in self.stream():
                 answers[output.id].extend(output)
-        finally:  # nobody is left, but where something went wrong
+        finally:  # none is left, unless something went wrong
             for id in answers:
                 self.cancel(id)
         if answers and all(answer.error for answer in answers.values()):
@@ -257,7 +230,7 @@ class Engine:
         if id in self.requests:
             raise InputError(f"a request is called '{id}' already: give another id, or none")
         prompt = as_tokens(prompt)
-        check_readable(prompt, parameters.max_new_tokens, self.config)
+        check_prompt(prompt, parameters.max_new_tokens, self.config)
         if parameters.stop and self.decode is None:
             raise InputError("stop strings need text: give the engine `decode`, or stop_tokens")
         text = self._text_after(prompt, parameters.stop)
@@ -286,24 +259,6 @@ class Engine:
         if self.adapters is None:
             raise InputError(f"adapter '{name}' was asked for: give the engine an AdapterBank")
         return name, self.adapters.number(name)
-
-    def _welcome(self, request: Request) -> None:
-        self.requests[request.id] = request
-        self.unseen = True
-
-    def _propose(self, proposer: Proposer) -> None:
-        """Drafts are for requests that lack one token only, and never reach past the answer."""
-        asked = {
-            request: request.parameters.max_new_tokens - request.num_told - 1
-            for request in self.scheduler.running
-            if request.num_computed_tokens == len(request.tokens) - 1
-        }
-        asked = {request: most for request, most in asked.items() if most > 0}
-        if asked:
-            found = proposer.propose(list(asked), list(asked.values()))
-            check_drafts(found, list(asked.values()), self.config.vocab_size)
-            for request, draft in zip(asked, found):
-                request.draft = draft
 
     def _end_without_adapter(self) -> list[Output]:
         """Ends requests whose adapter was removed meanwhile, or replaced by another of its name."""
@@ -340,27 +295,21 @@ class Engine:
         plan.work = [work for work in plan.work if work.request.id not in failed]
         return read, outputs
 
-    def _settle(self, plan: Plan, read: Pass, kept: Kept) -> None:
-        """The cache and the accounts hold what was read of each text, and what was kept of its
-        draft: a tree's way is moved together, as if it had been a chain."""
+    def _prepare(self) -> None:
+        """Before a step is planned: speculation guesses ahead."""
+
+    def _answer(self, plan: Plan, read: Pass) -> list[Output]:
+        outputs = draw_answers(read.sampled, read.logits, self.clock())
         for work in plan.work:
-            request, path = work.request, kept.get(work.request.id, [])
-            known = work.count - len(work.draft)
-            places = [*range(known), *(known + node for node in path)]
-            self.runner.cache.keep(request.table.blocks, work.start, places)
-            if self.proposer is not None:
-                hidden = read.hidden[read.rows[request.id]][places]
-                self.proposer.read(request, work.start, hidden)
-            self.scheduler.computed(work, len(path))
+            self.scheduler.computed(work)
+        return outputs
 
     def _end(self, request: Request, reason: str) -> None:
         request.times.ended = self.clock()
         self.scheduler.finish(request, reason)
-        if self.proposer is not None:
-            self.proposer.forget(request.id)
         del self.requests[request.id]
 
-    def _measure(self, plan: Plan, sampled: int, kept: int, began: float) -> None:
+    def _measure(self, plan: Plan, due: Sequence[Work], sampled: int, began: float) -> None:
         blocks, running = self.scheduler.blocks, self.scheduler.running
         tables, size = [request.table for request in running], blocks.block_size
         held = sum(one.num_computed_tokens - one.table.gone * size for one in running)
@@ -370,8 +319,8 @@ class Engine:
                 requests=len(plan.work),
                 tokens=plan.num_tokens,
                 sampled=sampled,
-                drafted=sum(len(work.draft) for work in plan.work),
-                kept=kept,
+                drafted=sum(work.samples for work in due) - len(due),
+                kept=sampled - len(due),
                 waiting=len(self.scheduler.waiting),
                 preemptions=len(plan.preempted),
                 blocks_used=blocks.used,

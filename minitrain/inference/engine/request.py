@@ -1,17 +1,18 @@
-"""A request: its tokens, how many of them are computed, and when what happened to it."""
+"""A request: its tokens, how many of them are computed, and when each thing happened to it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
 
+from minitrain.errors import InputError
 from minitrain.inference.cache.blocks import Table
-from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.proposer import Draft
+from minitrain.inference.parameters import SamplingParameters, as_whole
 from minitrain.inference.streaming import TextStream
+from minitrain.model.config import ModelConfig
 
 
 class Status(Enum):
@@ -26,7 +27,7 @@ class Times:
 
     arrived: float
     started: float | None = None  # its first token was scheduled
-    tokens: list[float] = field(default_factory=list)  # each token's of the answer
+    tokens: list[float] = field(default_factory=list)  # each generated token's
     ended: float | None = None
 
     @property
@@ -50,9 +51,9 @@ class Times:
 
 @dataclass(eq=False)
 class Request:
-    """`tokens` are the prompt's and the answer's; `draft` is guesses that stand after them.
+    """`tokens` are the prompt's and the generated ones.
 
-    All that a scheduler needs is the distance between `num_computed_tokens` and `num_tokens`: it
+    All that a scheduler needs is the distance between `num_computed_tokens` and `len(tokens)`: it
     is large for a new prompt, 1 for an answer that goes on, all again after a preemption.
     """
 
@@ -63,7 +64,6 @@ class Request:
     adapter: str | None = None
     adapter_key: Hashable = None  # that its prefixes are found by, the adapter's name unless given
     tokens: list[int] = field(init=False)
-    draft: Draft = field(default_factory=Draft)
     table: Table = field(default_factory=Table)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # found, not computed, when it was last admitted
@@ -95,19 +95,47 @@ class Request:
         return self.status is Status.RUNNING
 
     @property
-    def told(self) -> list[int]:
+    def generated(self) -> list[int]:
         return self.tokens[len(self.prompt) :]
 
     @property
-    def num_told(self) -> int:
-        return len(self.tokens) - len(self.prompt)
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of tokens to compute in all, the draft's among them."""
-        return len(self.tokens) + len(self.draft)
+    def num_left(self) -> int:
+        """The number of tokens that may still be generated."""
+        return len(self.prompt) + self.parameters.max_new_tokens - len(self.tokens)
 
     @property
     def most_tokens(self) -> int:
         """The most tokens that will ever be in the cache: the answer's last one is never read."""
         return len(self.prompt) + self.parameters.max_new_tokens - 1
+
+
+def as_tokens(prompt: Sequence[int]) -> list[int]:
+    """A list, an array or a tensor (T,) of token numbers; InputError for anything else, as for a
+    string, whose digits would be numbers too."""
+    try:
+        ordered = not isinstance(prompt, (str, bytes, Mapping, Set))
+        tokens = list(map(as_whole, prompt)) if ordered else None
+    except TypeError:  # no collection
+        tokens = None
+    if tokens is None or None in tokens:
+        raise InputError(
+            f"a prompt is {prompt!r:.40}: give a list of token numbers, tokenizer.encode(text)"
+        )
+    return tokens
+
+
+def check_prompt(prompt: list[int], max_new_tokens: int, config: ModelConfig) -> None:
+    """InputError for tokens outside the vocabulary, and for more of them than the model reads."""
+    if not prompt:
+        raise InputError("the prompt is empty and one token is needed: begin with bos")
+    vocabulary, longest = config.vocab_size, config.max_length
+    if odd := [token for token in prompt if not 0 <= token < vocabulary]:
+        raise InputError(
+            f"token {odd[0]} is none of the model's 0 to {vocabulary - 1}: encode the prompt with "
+            "the model's own tokenizer"
+        )
+    if len(prompt) + max_new_tokens > longest:
+        raise InputError(
+            f"a prompt of {len(prompt)} tokens and an answer of up to {max_new_tokens} are longer "
+            f"than the {longest} tokens that the model can read: shorten one of them"
+        )

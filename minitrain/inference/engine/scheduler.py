@@ -1,21 +1,21 @@
 """Decides how many tokens of each request the next step computes: one rule, and no tensors.
 
-    new tokens = num_tokens - num_computed_tokens, as many as budget and blocks allow
+    new tokens = len(tokens) - num_computed_tokens, as many as budget and blocks allow
 
 There is no prefill phase and no decode phase. A prompt has many new tokens, and gets what is left
 of the budget: that is chunked prefill. An answer has one. A known prefix counts as computed. A
-request that lost its blocks has all its tokens to compute again. Drafts are tokens too: a tree's
-nodes stand one after the other, and what is kept of them is moved together (engine.py).
+request that lost its blocks has all its tokens to compute again.
 
     budget 8    step 1   A A A A A A A A      A's prompt has 10 tokens
                 step 2   A A B B B B B B      B arrives, with 9
                 step 3   A B B B C C          A answers, B's prompt ends; C arrives
                 step 4   A B C
 
-First come, first served. Who runs comes first, the oldest first; where a block is missing, the
-youngest that runs gives all its blocks back and waits again, in front. So the oldest always goes
-on, and every request ends. After vLLM's v1 scheduler; Yu et al., Orca (OSDI 2022), for scheduling
-by the step; Agrawal et al., Sarathi, arXiv 2308.16369, for chunks.
+First come, first served. Running requests come first, the oldest first; where a block is missing,
+the youngest running one gives all its blocks back and waits again, in front. So the oldest always
+goes on, and every request ends. Drafts extend it (speculation/scheduler.py). After vLLM's v1
+scheduler; Yu et al., Orca (OSDI 2022), for scheduling by the step; Agrawal et al., Sarathi, arXiv
+2308.16369, for chunks.
 """
 
 from __future__ import annotations
@@ -25,35 +25,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.blocks import BlockManager, Copies
+from minitrain.inference.cache.blocks import BlockManager, Copies, Table
+from minitrain.inference.cache.paged import Part
 from minitrain.inference.engine.request import Request, Status
-from minitrain.inference.speculation.proposer import Draft
 
 
 @dataclass(frozen=True)
 class Work:
-    """A request's `tokens` from place `start` on, those of its `draft` at their end.
-
-    `samples`: at how many of the last ones the next token is wanted; where the text ends, 1 and
-    1 for each draft, and 0 in the middle of a prompt.
-    """
+    """A request's `tokens` from place `start` on. `samples`: the number of last ones after which
+    the next token is wanted: 1 where the request's tokens end, 0 in the middle of a prompt."""
 
     request: Request
     start: int
     tokens: list[int]
     samples: int
-    draft: Draft
 
     @classmethod
-    def of(cls, request: Request, start: int, count: int) -> Work:
-        known = request.tokens[start : start + count]
-        draft = request.draft.first(count - len(known))
-        at_end = start + count == request.num_tokens
-        return cls(request, start, [*known, *draft.tokens], 1 + len(draft) if at_end else 0, draft)
+    def of(cls, request: Request, start: int, most: int) -> Work:
+        tokens = request.tokens[start : start + most]
+        return cls(request, start, tokens, int(start + len(tokens) == len(request.tokens)))
 
     @property
     def count(self) -> int:
         return len(self.tokens)
+
+    @property
+    def part(self) -> Part:
+        """The new tokens as attention takes them."""
+        return Part(self.request.table.blocks, self.start, self.count)
 
 
 @dataclass
@@ -63,7 +62,6 @@ class Plan:
     work: list[Work] = field(default_factory=list)
     copies: Copies = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
-
     num_tokens: int = 0
 
     def add(self, work: Work) -> None:
@@ -97,7 +95,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> Plan:
-        """The next step; empty where nobody is here."""
+        """The next step; empty where no request is left."""
         plan = Plan()
         self._fork_from_firsts()
         self._go_on(plan)
@@ -109,22 +107,21 @@ class Scheduler:
         """Schedules running requests, the oldest first."""
         index = 0
         while index < len(self.running):
-            request = self.running[index]
-            start, left = request.num_computed_tokens, self.budget - plan.num_tokens
-            known, behind = len(request.tokens) - start, len(self.running) - index - 1
-            request.draft = request.draft.first(max(0, left - known - behind))
-            count = min(request.num_tokens - start, left)
-            copies = self.blocks.grow(request.table, start, start + count)
-            if copies is None and len(request.draft):
-                request.draft = Draft()  # a guess is worth nobody's blocks, nor their turn
-                continue
+            request, left = self.running[index], self.budget - plan.num_tokens
+            work, copies = self._next(request, left, len(self.running) - index - 1)
             if copies is None:
                 plan.preempted.append(self._preempt())
                 continue  # again, unless it was this one
-            if count:
-                plan.add(Work.of(request, start, count))
+            if work.count:
+                plan.add(work)
                 plan.copies += copies
             index += 1
+
+    def _next(self, request: Request, left: int, behind: int) -> tuple[Work, Copies | None]:
+        """A running request's next tokens, and the copies that writing them takes: None where
+        blocks are missing. `left` is the budget for it and for `behind` more requests."""
+        work = Work.of(request, request.num_computed_tokens, left)
+        return work, self.blocks.grow(request.table, work.start, work.start + work.count)
 
     def restart(self) -> None:
         """Everything that runs is read again from its first token, and nothing known is reused."""
@@ -138,14 +135,14 @@ class Scheduler:
         request = self.running.pop()
         self.blocks.release(request.table)
         request.status, request.num_computed_tokens = Status.WAITING, 0
-        request.draft, request.num_preemptions = Draft(), request.num_preemptions + 1
+        request.num_preemptions += 1
         self.waiting.appendleft(request)
         return request
 
     def _admit(self, plan: Plan) -> None:
         """Admits waiting requests in order, while there is budget, room in the batch,
         and blocks."""
-        aside = 0  # who waits for another's prompt lets the next one pass
+        aside = 0  # those that wait for another's prompt let the next one pass
         while aside < len(self.waiting) and len(self.running) < self.max_running:
             request, left = self.waiting[aside], self.budget - plan.num_tokens
             if left == 0 or not self._fits(request):
@@ -157,13 +154,15 @@ class Scheduler:
             if admitted is None:
                 assert self.running, "an empty pool cannot hold a request that `add` let in"
                 return
-            request.table, computed = admitted
-            request.num_computed_tokens = request.num_cached_tokens = computed
-            request.status = Status.RUNNING
             del self.waiting[aside]
-            self.running.append(request)
-            count = min(request.num_tokens - computed, left)
-            plan.add(Work.of(request, computed, count))
+            self.start(request, *admitted)
+            plan.add(Work.of(request, request.num_computed_tokens, left))
+
+    def start(self, request: Request, table: Table, computed: int) -> None:
+        """Lets a request run, whose first `computed` tokens are in the table's blocks."""
+        request.table, request.status = table, Status.RUNNING
+        request.num_computed_tokens = request.num_cached_tokens = computed
+        self.running.append(request)
 
     def _fork_from_firsts(self) -> None:
         """Lets a request whose prompt another one has computed continue from its blocks, if there
@@ -183,54 +182,27 @@ class Scheduler:
         names = {one.adapter for one in (*self.running, request)} - {None}
         return self.adapters_fit is None or self.adapters_fit(names)
 
-    def computed(self, work: Work, kept: int = 0) -> None:
-        """After a step, when the request's answer has grown by what was drawn.
+    def computed(self, work: Work) -> None:
+        """After a step, when what was drawn stands behind the request's tokens."""
+        self._advance(work.request, work.start + work.count)
 
-        `kept` of its draft's tokens were, and stand behind the text's last one by now. What the
-        others left in the cache is not counted, and written over.
-        """
-        request = work.request
-        request.num_computed_tokens = work.start + work.count - len(work.draft) + kept
-        request.draft = Draft()
-        self.blocks.truncate(request.table, request.num_computed_tokens)
-        self.blocks.commit(
-            request.table, request.tokens, request.adapter_key, request.num_computed_tokens
-        )
-        self.blocks.slide(request.table, request.num_computed_tokens)
+    def _advance(self, request: Request, num_computed: int) -> None:
+        request.num_computed_tokens = num_computed
+        self.blocks.commit(request.table, request.tokens, request.adapter_key, num_computed)
+        self.blocks.slide(request.table, num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
         """`child`, whose tokens are the parent's first ones, goes on from them in the same blocks.
 
-        Where the batch is full, or the parent has not the blocks, it waits like any other.
+        Where the batch is full, or the parent no longer has the blocks, it waits like any other.
         """
-        self.check(child)
         computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
         full = len(self.running) == self.max_running
         table = None if full or computed == 0 else self.blocks.fork(parent.table, computed)
         if table is None:
             self.waiting.append(child)
-            return
-        child.table = table
-        child.num_computed_tokens = child.num_cached_tokens = computed
-        child.status = Status.RUNNING
-        self.running.append(child)
-
-    def has_room(self, num_tokens: int) -> bool:
-        """For a request of so many tokens, at once: nobody waits, and blocks are free."""
-        full = len(self.running) == self.max_running or self.waiting
-        needed = self.blocks.blocks_for(num_tokens) - self.blocks.out_of_window(num_tokens - 1)
-        return not full and needed <= len(self.blocks.free)
-
-    def adopt(self, request: Request, computed: int) -> int:
-        """`request`, which waits, goes on after its first `computed` tokens, whose keys and values
-        were made elsewhere. -> how many of them are known here; the others' are to be written."""
-        key = request.adapter_key
-        table, known = self.blocks.admit(request.tokens, key, computed, elsewhere=computed)
-        self.waiting.remove(request)
-        request.table, request.status = table, Status.RUNNING
-        request.num_computed_tokens = request.num_cached_tokens = computed
-        self.running.append(request)
-        return known
+        else:
+            self.start(child, table, computed)
 
     def finish(self, request: Request, reason: str) -> None:
         """Ends it, wherever it is; its blocks are free, and findable."""
@@ -242,7 +214,7 @@ class Scheduler:
         request.status, request.finish_reason = Status.FINISHED, reason
 
     def check(self, request: Request) -> None:
-        """InputError for a request that no empty pool could hold to its end."""
+        """InputError for a request that would not fit into an empty pool."""
         needed = self.blocks.most_blocks(request.most_tokens, self.budget)
         if needed > self.blocks.num_blocks:
             raise InputError(

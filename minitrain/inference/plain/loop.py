@@ -1,6 +1,13 @@
-"""Requests served step by step: schedule, one forward pass over pages, a token for who is due.
+"""The loops that lab e09's parts fit into, from one text with a cache to a server.
 
-The parts are handed in: `schedule`, `sample` and the block manager are lab e09's, yours or these.
+read_on         one text's new tokens through `attend`, a layer's attention with a cache
+generate_batch  static batches: texts begin together and end together, as long as the longest
+Server          requests served step by step: schedule, one forward pass over pages, a token for
+                each one due; `schedule`, `sample` and the block manager are handed in
+
+static batch   text 0   p p p p a a a a a a a      p a prompt's token   a an answer's
+               text 1   p p a a a . . . . . .      . a row that is computed in vain
+               text 2   (waits until text 0 has ended)
 """
 
 from __future__ import annotations
@@ -14,11 +21,67 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.cache.paged import PagedCache
-from minitrain.inference.cache.spans import Part, batching_order
+from minitrain.inference.cache.dense import DenseCache
+from minitrain.inference.cache.dense import read_on as read_batch
+from minitrain.inference.cache.paged import PagedCache, Part, batching_order
 from minitrain.inference.forward import forward_new
-from minitrain.inference.plain.blocks import BlockManager, Copies
+from minitrain.inference.plain.reference import BlockManager, Copies, Rope
+from minitrain.model.attention.grouped_query import Attention
+from minitrain.model.rope import rotate, rotation
 from minitrain.model.transformer import Transformer
+
+Kernel = Callable[[Attention, Tensor, Rope, Tensor, Tensor, int], Tensor]
+
+
+class Cache:
+    """Room for B texts of up to S tokens in every layer, and how many tokens it holds."""
+
+    def __init__(self, model: Transformer, texts: int, room: int) -> None:
+        config, weight = model.config, model.embed.weight
+        shape = (config.layers, 2, texts, config.kv_heads, room, config.head_size)
+        self.layers = torch.zeros(shape, dtype=weight.dtype)
+        self.length = 0
+
+
+@torch.no_grad()
+def read_on(model: Transformer, tokens: Tensor, cache: Cache, attend: Kernel) -> Tensor:
+    """tokens (B, T), after what the cache holds -> logits (B, V) behind the last of them."""
+
+    def rope(z: Tensor, positions: Tensor) -> Tensor:
+        return rotate(z, rotation(model.config, positions, z.dtype))
+
+    x = model.embed(tokens)  # (B, T, D)
+    for block, (keys, values) in zip(model.blocks, cache.layers):
+        normed = block.attention_norm(x)
+        x = x + attend(block.attention, normed, rope, keys, values, cache.length)
+        x = x + block.mlp(block.mlp_norm(x))
+    cache.length += tokens.shape[1]
+    return model.head(model.norm(x[:, -1]))
+
+
+@torch.no_grad()
+def generate_batch(
+    model: Transformer, prompts: Sequence[list[int]], wanted: Sequence[int]
+) -> tuple[list[list[int]], list[list[float]]]:
+    """-> the likeliest answers, wanted[i] tokens for prompts[i], and when each token came."""
+    lengths = [len(prompt) for prompt in prompts]
+    longest = max(lengths)
+    cache = DenseCache.of(model, len(prompts), longest + max(wanted))
+    filled = torch.tensor([prompt + [0] * (longest - len(prompt)) for prompt in prompts])
+    hidden = read_batch(model, filled, cache)[range(len(prompts)), [n - 1 for n in lengths]]
+    cache.truncate(lengths)
+    told: list[list[int]] = [[] for _ in prompts]
+    times: list[list[float]] = [[] for _ in prompts]
+    for step in range(max(wanted)):
+        tokens = model.head(hidden).argmax(dim=-1)  # (B,)
+        now = time.perf_counter()
+        for row, token in enumerate(tokens.tolist()):
+            if step < wanted[row]:
+                told[row].append(token)
+                times[row].append(now)
+        if step + 1 < max(wanted):
+            hidden = read_batch(model, tokens[:, None], cache)[:, 0]
+    return told, times
 
 
 @dataclass(eq=False)
@@ -84,7 +147,7 @@ class Server:
             self.waiting.append(request)
 
     def run(self) -> None:
-        """Steps until nobody is left."""
+        """Steps until no request is left."""
         while self.running or self.waiting:
             self.step()
 
@@ -115,7 +178,7 @@ class Server:
         return sum(count for _, count in work)
 
     def forward(self, work: Work) -> tuple[list[Request], Tensor]:
-        """-> who is due for a token (M), and the logits (M, V) for them."""
+        """-> the requests due for a token (M), and the logits (M, V) for them."""
         parts = [(Part(r.table, r.computed, count), r) for r, count in work]
         parts.sort(key=lambda pair: batching_order(pair[0]))
         reader = self.cache.reader([part for part, _ in parts])

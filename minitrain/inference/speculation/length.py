@@ -1,28 +1,167 @@
-"""Chooses the draft length: as long as its last token still pays.
+"""The length of drafts: what speculation gains in closed form, measured costs, and the best length.
 
-After a round of g drafts of which k were kept, the target has looked at k + 1 of them (k kept, one
-not), or at all g. Of those looked at, the kept ones estimate the acceptance a; older ones count
-less, as a text has easy and hard stretches:
+Let each draft be kept with probability a, whatever came before, and the draft model take c times
+the target's seconds for a token. A round of g drafts then writes and costs
+
+    tokens  E = 1 + a + a² + … + a^g = (1 - a^(g+1)) / (1 - a)
+    seconds     g·c + v                  in the target's passes over one token
+
+and is E / (g·c + v) times as fast as the target alone. The paper has v = 1: a pass over g + 1
+tokens takes as long as one over a single token, since both read the same weights. Where FLOPs cost
+too (a CPU, a large batch) v grows with g, and speculation can lose. And the drafts of one text are
+not alike: a hard place loses its whole run, an easy one could have gone on, so that E at the mean
+of a is not the mean of E.
+
+`AdaptiveLength` drafts as long as the last token still pays. After a round of g drafts of which k
+were kept, the target has looked at k + 1 of them (k kept, one not), or at all g. Of those looked
+at, the kept ones estimate the acceptance a; older ones count less, as a text has easy and hard
+stretches:
 
     a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age)          over all drafts looked at
 
-and the length is the one that formula.py says is fastest, at what a draft and a pass over g + 1
-tokens were measured to cost. Where that is 0 nothing is drafted, the old ones fade, a goes back
-to its prior, and drafts are tried again. It depends on the text alone and on no clock, so that the
-same chance writes the same text.
+and the length is the fastest by the formula, at the costs measured of a draft and of a pass over
+g + 1 tokens. Where that is 0 nothing is drafted, the old ones fade, a goes back to its prior, and
+drafts are tried again. It depends on the text alone and on no clock, so that the same seed
+generates the same text.
 
-Papers: Leviathan et al., arXiv 2211.17192, section 3.5; Liu et al. (adaptive draft lengths in
-serving), 2406.14066. Lab: e09b. Shapes: g drafted tokens.
+Papers: Leviathan et al., arXiv 2211.17192, section 3.5, theorems 3.5, 3.8 and 3.11; Liu et al.
+(adaptive draft lengths in serving), 2406.14066. Shapes: B texts  T tokens  V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from minitrain.errors import InputError
-from minitrain.inference.speculation.formula import best_length
+from minitrain.inference.cache.dense import DenseCache, read_on
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.sampling import shaped
+from minitrain.inference.speculation.plain import best_length
+from minitrain.inference.speculation.proposer import Asked, Proposer
+from minitrain.measure.clock import Timing, compare, seconds_of
+from minitrain.model.transformer import Transformer
+
+PLAIN = SamplingParameters(temperature=1.0)
+
+
+def acceptance(p: Tensor, q: Tensor) -> Tensor:
+    """p, q (..., V) -> (...): Σ min(p, q), the probability that a draw from q is kept."""
+    return p.minimum(q).sum(dim=-1)
+
+
+def expected_tokens(acceptance: float, length: int) -> float:
+    """E: 1 at acceptance 0 or without drafts, g + 1 at acceptance 1."""
+    if not 0 <= acceptance <= 1:
+        raise InputError(f"an acceptance of {acceptance} is no probability: give 0 to 1")
+    if length < 0:
+        raise InputError(f"a draft of {length} tokens: give 0 (none) or more")
+    if acceptance == 1:
+        return length + 1.0
+    return (1 - acceptance ** (length + 1)) / (1 - acceptance)
+
+
+def speed_up(
+    acceptance: float, length: int, draft_cost: float, verification_cost: float = 1.0
+) -> float:
+    """The speed-up over the target alone; costs are in the target's passes over one token: c of one
+    draft, v of the pass over all g + 1. Below 1 speculation loses."""
+    if draft_cost < 0 or verification_cost <= 0:
+        raise InputError(
+            f"a draft cost of {draft_cost} and a verification cost of {verification_cost}: seconds "
+            "over those of a target's pass, 0 or more and above 0"
+        )
+    return expected_tokens(acceptance, length) / (length * draft_cost + verification_cost)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """In the target's passes over one token; `measure_costs` gives them."""
+
+    draft: float  # one drafted token
+    passes: tuple[float, ...]  # the pass over 1, 2, … tokens: passes[g] with g drafts
+
+    def __post_init__(self) -> None:
+        if self.draft < 0 or not self.passes or min(self.passes) <= 0:
+            raise InputError(
+                f"costs of {self.draft} a draft and {self.passes} a pass: give 0 or more for a "
+                "draft, and above 0 for the pass over 1, 2, … tokens"
+            )
+
+
+@torch.no_grad()
+def measure_acceptance(
+    target: Transformer,
+    draft: Transformer,
+    texts: Tensor,
+    parameters: SamplingParameters = PLAIN,
+) -> Tensor:
+    """texts (B, T) int64 -> (B, T): after each token, how probably a draft of the next is kept.
+
+    Σ min(p, q); where greedy, 1 or 0: whether both find the same token the likeliest.
+    """
+    rows = [
+        [_probabilities(model(text[None])[0], parameters) for model in (target, draft)]
+        for text in texts
+    ]
+    return torch.stack([acceptance(p, q) for p, q in rows])
+
+
+def _probabilities(logits: Tensor, parameters: SamplingParameters) -> Tensor:
+    if parameters.greedy:
+        return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+    return shaped(logits.float(), parameters).softmax(dim=-1)
+
+
+@torch.no_grad()
+def measure_costs(
+    target: Transformer,
+    proposer: Proposer,
+    text: Sequence[int],
+    most: int = 6,
+    repeats: int = 9,
+) -> Costs:
+    """At batch 1, while `text` is written: the seconds of a drafted token, and of a pass over 1 to
+    `most` + 1 tokens, over those of a pass over one."""
+    if len(text) < repeats + 3:
+        raise InputError(
+            f"a text of {len(text)} tokens is over before {repeats} repeats are: give "
+            f"{repeats + 3} tokens or more"
+        )
+    tokens = torch.tensor([list(text)], device=target.embed.weight.device)
+    cache = DenseCache.of(target, 1, room=len(text) + most + 1)
+    hidden = read_on(target, tokens, cache)[0]  # (T, D)
+
+    def read(count: int) -> None:
+        """So many tokens, which are then forgotten."""
+        before = list(cache.lengths)
+        target.head(read_on(target, tokens[:, :count], cache)[0])
+        cache.truncate(before)
+
+    passes = {count: partial(read, count) for count in range(1, most + 2)}
+    timings = compare(passes, repeats).timings
+    base = timings[1].median
+    draft = _draft_seconds(proposer, text, hidden, most, repeats) / most
+    return Costs(draft / base, tuple(timings[count].median / base for count in passes))
+
+
+def _draft_seconds(
+    proposer: Proposer, text: Sequence[int], hidden: Tensor, most: int, repeats: int
+) -> float:
+    """The median of a proposal of `most` tokens, the text one token longer each time."""
+    seconds, key, shown = [], object(), 0
+    for end in range(len(text) - repeats - 1, len(text)):
+        asked = Asked(key, text[:end], most, SamplingParameters(), hidden[shown : end - 1])
+        seconds.append(seconds_of(partial(proposer.propose, [asked])))
+        shown = end - 1
+    proposer.forget(key)
+    return Timing(tuple(seconds[1:])).median  # the first one reads all of the text
 
 
 class Length(Protocol):
@@ -56,21 +195,6 @@ class FixedLength:
         pass
 
 
-@dataclass(frozen=True)
-class Costs:
-    """In the target's passes over one token; `measured.measure_costs` gives them."""
-
-    draft: float  # one drafted token
-    passes: tuple[float, ...]  # the pass over 1, 2, … tokens: passes[g] with g drafts
-
-    def __post_init__(self) -> None:
-        if self.draft < 0 or not self.passes or min(self.passes) <= 0:
-            raise InputError(
-                f"costs of {self.draft} a draft and {self.passes} a pass: give 0 or more for a "
-                "draft, and above 0 for the pass over 1, 2, … tokens"
-            )
-
-
 class AdaptiveLength:
     """The best length for each request, by what was kept of its drafts; 0 to len(passes) - 1."""
 
@@ -85,8 +209,7 @@ class AdaptiveLength:
         return (self.weight * self.prior + kept) / (self.weight + looked_at)
 
     def next(self, key: Hashable) -> int:
-        cost = self.costs.passes.__getitem__
-        return best_length(self.acceptance(key), self.costs.draft, self.most, cost)
+        return best_length(self.acceptance(key), self.costs.draft, self.costs.passes)[0]
 
     def observe(self, key: Hashable, drafted: int, kept: int) -> None:
         before, looked_at = self.seen.get(key, (0.0, 0.0))

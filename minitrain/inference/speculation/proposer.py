@@ -3,7 +3,7 @@
 A proposer may be wrong in all it says but one thing: a draft's `probabilities` must be those that
 its tokens were drawn from. Where tokens were picked and not drawn (a table, the likeliest ones, a
 tree of rivals) there are none, and the target itself draws and looks whether its own token is
-among them (tree.py).
+among them (answers.py).
 
 Shapes: n drafted tokens  V vocabulary  D width.
 """
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import cut, draw
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.sampling import draw, shaped
+from minitrain.model.transformer import Transformer
 
 ROOT = -1  # the parent of a draft that follows the text's last token
 
@@ -72,6 +73,18 @@ class Draft:
     def is_chain(self) -> bool:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
+    def children(self) -> dict[tuple[int, int], int]:
+        """(parent, token) -> node; of equal ones under one parent the last."""
+        return {pair: node for node, pair in enumerate(zip(self.parents, self.tokens))}
+
+    @property
+    def depth(self) -> int:
+        """The length of its longest path."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(1 + depths[1 + parent])
+        return max(depths)
+
     def first(self, count: int) -> Draft:
         """Its first `count` nodes: of a tree another one, as parents stand before children."""
         if count >= len(self.tokens):
@@ -83,17 +96,10 @@ class Draft:
 class Proposer(Protocol):
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
         """A draft for each; an empty one where it has no idea. What a proposer keeps between calls
-        it finds out by itself from `tokens`: nobody tells it what was kept."""
+        it finds out by itself from `tokens`: what was kept is in the text."""
 
     def forget(self, key: Hashable) -> None:
         """The request is over."""
-
-
-def shaped(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """logits (n, V) -> (n, V) whose softmax is drawn from, the same in drafts and in the target:
-    after temperature, top-k, top-p and min-p. Not for greedy parameters, which draw nothing."""
-    p = parameters
-    return cut(logits / p.temperature, p.top_k, p.top_p, p.min_p)
 
 
 def chosen(asked: Asked, logits: Tensor) -> tuple[int, Tensor | None]:
@@ -111,9 +117,9 @@ def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draf
     return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
 
 
-def check_vocabulary(proposer: object, vocabulary: int) -> None:
+def check_vocabulary(proposer: Proposer, target: Transformer) -> None:
     """InputError for a draft model that cannot read its target's tokens, before one comes."""
-    known = getattr(proposer, "vocab_size", None)  # of those that are models
+    known, vocabulary = getattr(proposer, "vocab_size", None), target.config.vocab_size
     if known not in (None, vocabulary):
         raise InputError(
             f"the draft model knows {known:,} tokens and its target {vocabulary:,}: draft with a "

@@ -1,119 +1,167 @@
-"""Drafts for an engine: any batch of requests speculates, whoever is in it, with any proposer.
+"""An engine whose requests speculate, and `speculate`, which generates with drafts in one call.
 
-    engine = Engine(model, num_blocks=256, proposer=EngineDrafts(DraftModel(draft, rows=64)))
-    engine = Engine(model, num_blocks=256, proposer=EngineDrafts(Medusa(heads, branches), 12))
+    speculate(target, DraftModel(draft), [tokens], SamplingParameters(64))[0].tokens
+    drafts = EngineDrafts(Medusa(heads, branches), length=12)
+    engine = SpeculativeEngine(model, num_blocks=256, proposer=drafts)
 
 Before each step the engine asks for drafts, reads them with all its other tokens, and draws each
-request's own tokens along them (engine/answer.py): so the answers are, token for token and at every
-temperature, those without drafts, through preemptions, shared prefixes and stops. Drafts are then
-picked, each the draft model's likeliest token, and kept with probability p. With `drawn` they are
-drawn as the request draws, and judged by exact rejection: kept with probability Σ min(p, q), in the
-same distribution, but the text depends on the drafts, and so on company and preemptions as well.
+request's own tokens along them (answers.py):
 
-What was kept is seen from the text when the request comes again. Heads upon the target's hidden
-vectors get those of every token that the engine has computed for this request: of a prefix that was
-found in the cache there are none, and the head begins behind it. More requests in a batch leave
-less to gain, since the engine's pass is then no longer bound by reading weights: lengths adapt to
-what costs say.
+    text      Once upon a | time there was          the target has read all but the last token
+    pass      a · time there was                    reads it and the draft: 4 rows of logits
+    answer    keeps "time there", replaces "was" by "lived": three tokens in one pass
+    caches    cut behind "there": the target's here, a draft model's when it is asked again
+
+So the answers are, token for token and at every temperature, those without drafts, through
+preemptions, shared prefixes and stops. Drafts are then picked, each the draft model's likeliest
+token, and kept with probability p. With `drawn` they are drawn as the request draws, and judged by
+exact rejection: kept with probability Σ min(p, q), in the same distribution, but the text depends
+on the drafts, and so on company and preemptions as well.
+
+A proposer sees from the text what was kept. Heads upon the target's hidden vectors get those of
+every token that the engine has computed for this request: of a prefix that was found in the cache
+there are none, and the head begins behind it. More requests in a batch leave less to gain, since
+the engine's pass is then no longer bound by reading weights: an adaptive length follows the costs.
+Paper: Leviathan et al., arXiv 2211.17192. Shapes: B requests  n tokens  D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from minitrain.inference.engine.answer import Answer, Output
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.engine.request import Request
+from minitrain.inference.engine.runner import Pass
+from minitrain.inference.engine.scheduler import Plan
 from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.speculation.answers import draw_answers
 from minitrain.inference.speculation.length import FixedLength, Length
-from minitrain.inference.speculation.proposer import ROOT, Asked, Draft, Proposer
-from minitrain.inference.speculation.tree import children, depths
+from minitrain.inference.speculation.proposer import (
+    Asked,
+    Draft,
+    Proposer,
+    check_drafts,
+    check_vocabulary,
+)
+from minitrain.inference.speculation.scheduler import DraftScheduler, draft_of
+from minitrain.model.transformer import Transformer
 
 GREEDY = SamplingParameters()
-
-
-class Served(Protocol):
-    """The part of an engine's request that drafting reads."""
-
-    id: str
-    tokens: list[int]
-    parameters: SamplingParameters
-    generator: torch.Generator
+BLOCK = 16
 
 
 class EngineDrafts:
-    """Adapts a proposer of this room to `Engine(proposer=…)`. `length`: most tokens of a draft, or
-    nodes of a tree."""
+    """A proposer and what it is shown of an engine's requests. `length`: most tokens of a draft,
+    or nodes of a tree."""
 
     def __init__(self, proposer: Proposer, length: int | Length = 4, drawn: bool = False) -> None:
         self.proposer, self.drawn = proposer, drawn
-        self.vocab_size = getattr(proposer, "vocab_size", None)
         self.length = FixedLength(length) if isinstance(length, int) else length
-        self.open: dict[Hashable, tuple[int, Draft]] = {}  # where a draft began, and it
-        self.unshown: dict[Hashable, Unshown] = {}
+        self.unshown: dict[Hashable, tuple[int, list[Tensor]]] = {}  # up to where, and (n, D) each
 
-    def propose(self, requests: Sequence[Served], most: Sequence[int]) -> list[Draft]:
-        for request in requests:
-            self._observe(request)
+    def propose(
+        self, requests: Sequence[Request], most: Sequence[int], vocabulary: int
+    ) -> list[Draft]:
+        """For each, a chain or a tree of up to so many tokens that may follow its own."""
         counts = [min(self.length.next(one.id), limit) for one, limit in zip(requests, most)]
         asked = [self._asked(one, n) for one, n in zip(requests, counts) if n > 0]
-        found = iter(self.proposer.propose(asked) if asked else ())
-        drafts = [next(found) if count > 0 else Draft() for count in counts]
-        self.open |= {one.id: (len(one.tokens), each) for one, each in zip(requests, drafts)}
-        return drafts
+        found = self.proposer.propose(asked) if asked else []
+        check_drafts(found, [one.most for one in asked], vocabulary)
+        rest = iter(found)
+        return [next(rest) if count > 0 else Draft() for count in counts]
 
-    def read(self, request: Served, start: int, hidden: Tensor) -> None:
-        unshown = self.unshown.get(request.id)
-        if unshown is None or unshown.end != start:  # it was preempted, and is read again
-            unshown = self.unshown[request.id] = Unshown(start)
-        unshown.add(hidden)
+    def read(self, request: Request, start: int, hidden: Tensor) -> None:
+        """Keeps hidden (n, D), which the head was given at the request's tokens from `start` on,
+        until the proposer is asked again."""
+        end, parts = self.unshown.get(request.id, (start, []))
+        if end != start:  # it was preempted, and is read again
+            parts = []
+        self.unshown[request.id] = start + len(hidden), [*parts, hidden]
 
     def forget(self, id: str) -> None:
-        self.open.pop(id, None)
         self.unshown.pop(id, None)
         self.proposer.forget(id)
         self.length.forget(id)
 
-    def _asked(self, request: Served, most: int) -> Asked:
-        unshown = self.unshown.get(request.id)
-        known = unshown is not None and unshown.end == len(request.tokens) - 1
-        hidden = unshown.take() if known else torch.empty(0, 0)
+    def _asked(self, request: Request, most: int) -> Asked:
+        end, parts = self.unshown.get(request.id, (0, []))
+        hidden = torch.empty(0, 0)
+        if parts and end == len(request.tokens) - 1:
+            hidden, self.unshown[request.id] = torch.cat(parts), (end, [])
         parameters = request.parameters if self.drawn else GREEDY
         return Asked(request.id, request.tokens, most, parameters, hidden, request.generator)
 
-    def _observe(self, request: Served) -> None:
-        """Records the outcome of the last draft, as far as the text shows it."""
-        start, draft = self.open.pop(request.id, (0, None))
-        if draft is not None:
-            told = request.tokens[start:]
-            drafted = min(max(depths(draft.parents), default=0), len(told))
-            self.length.observe(request.id, drafted, min(drafted, _followed(draft, told)))
+
+class SpeculativeEngine(Engine):
+    """An `Engine`, with its arguments, whose requests have drafts from `proposer`."""
+
+    scheduler_class = DraftScheduler
+    scheduler: DraftScheduler
+
+    def __init__(
+        self, model: Transformer, *sizes: int, proposer: EngineDrafts, **options: Any
+    ) -> None:
+        check_vocabulary(proposer.proposer, model)
+        super().__init__(model, *sizes, **options)
+        self.proposer = proposer
+
+    def _prepare(self) -> None:
+        """Drafts are for requests that lack one token only, and never reach past the answer."""
+        asked = {
+            request: request.num_left - 1
+            for request in self.scheduler.running
+            if request.num_computed_tokens == len(request.tokens) - 1 and request.num_left > 1
+        }
+        if asked:
+            most, vocabulary = list(asked.values()), self.config.vocab_size
+            drafts = self.proposer.propose(list(asked), most, vocabulary)
+            self.scheduler.drafts = dict(zip(asked, drafts))
+
+    def _answer(self, plan: Plan, read: Pass) -> list[Output]:
+        """The cache holds what was read of each request, and what was kept of its draft: a tree's
+        path is moved together, as if it had been a chain."""
+        outputs, paths = draw_answers(read.sampled, read.logits, self.clock())
+        for work in plan.work:
+            request, draft, path = work.request, draft_of(work), paths.get(work.request.id, [])
+            known = work.count - len(draft)
+            places = [*range(known), *(known + node for node in path)]
+            self.runner.cache.keep(request.table.blocks, work.start, places)
+            self.proposer.read(request, work.start, read.hidden[read.rows[request.id]][places])
+            if work.samples:
+                self.proposer.length.observe(request.id, draft.depth, len(path))
+            self.scheduler.computed(work, len(path))
+        return outputs
+
+    def _end(self, request: Request, reason: str) -> None:
+        super()._end(request, reason)
+        self.proposer.forget(request.id)
 
 
-class Unshown:
-    """The head's inputs at a request's tokens, up to place `end`, since they were last taken."""
-
-    def __init__(self, start: int) -> None:
-        self.end = start
-        self.parts: list[Tensor] = []
-
-    def add(self, hidden: Tensor) -> None:
-        self.parts.append(hidden)
-        self.end += len(hidden)
-
-    def take(self) -> Tensor:
-        """(n, D); n is 0 where it was just taken."""
-        hidden = torch.cat(self.parts) if self.parts else torch.empty(0, 0)
-        self.parts = []
-        return hidden
-
-
-def _followed(draft: Draft, told: Sequence[int]) -> int:
-    """The number of draft tokens that the text follows."""
-    under, at = children(draft.tokens, draft.parents), ROOT
-    for depth, token in enumerate(told):
-        if (at, token) not in under:
-            return depth
-        at = under[at, token]
-    return len(told)
+def speculate(
+    target: Transformer,
+    proposer: Proposer,
+    prompts: Sequence[Sequence[int]],
+    parameters: SamplingParameters | Sequence[SamplingParameters] = GREEDY,
+    length: int | Length = 4,
+) -> list[Answer]:
+    """The target's own answers, all in one batch, with drafts of `length` tokens at most: at
+    temperature 0 token for token, else in distribution. `parameters` are one prompt's, or all's."""
+    drafts = EngineDrafts(proposer, length, drawn=True)
+    each = [parameters] if isinstance(parameters, SamplingParameters) else parameters
+    longest = max(map(len, prompts), default=0) + max(one.max_new_tokens for one in each)
+    blocks = max(1, len(prompts)) * (-(-longest // BLOCK))
+    engine = SpeculativeEngine(
+        target,
+        blocks,
+        BLOCK,
+        budget=max(512, len(prompts) * (drafts.length.most + 1)),
+        max_running=max(1, len(prompts)),
+        share_prefixes=False,
+        proposer=drafts,
+    )
+    return engine.generate(prompts, parameters)

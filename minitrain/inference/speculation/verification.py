@@ -13,7 +13,7 @@ together min(p, q) + (p - q)+ = p(x). It holds for any q, a bad draft only costs
 what is really drawn from: temperature, top-k and top-p come before, in both. At temperature 0
 they are 1 for one token, and the rule says: keep what the target would have written.
 
-Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318. Lab: e09b.
+Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318.
 Shapes: B requests  g drafted tokens  V vocabulary.
 """
 
@@ -25,7 +25,7 @@ from einops import rearrange
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import draw
+from minitrain.inference.sampling import draw
 
 NOTHING = -1  # in place of a token where a request has got fewer than others
 
@@ -55,7 +55,8 @@ def verify(
     -> tokens (B, g + 1), of which each request's first `kept` + 1 are its new text and the others
     -1; and kept (B,), how many drafts that text begins with.
     """
-    lengths = _checked(p, q, drafts, uniforms, lengths)
+    if lengths is None:
+        lengths = torch.full((len(drafts),), drafts.shape[1], device=p.device)
     requests = torch.arange(len(p), device=p.device)
     index = rearrange(drafts, "b g -> b g 1")
     target, draft = (rearrange(z.gather(2, index), "b g 1 -> b g") for z in (p[:, :-1], q))
@@ -82,25 +83,6 @@ def residual(p: Tensor, q: Tensor, rejected: Tensor) -> Tensor:
     rest = (p - q).clamp(min=0)
     use = rejected & (rest.sum(dim=1) > 0)
     return torch.where(rearrange(use, "b -> b 1"), rest, p)
-
-
-def _checked(
-    p: Tensor, q: Tensor, drafts: Tensor, uniforms: Tensor, lengths: Tensor | None
-) -> Tensor:
-    """The lengths (B,), each g where none are given; InputError where shapes do not fit."""
-    batch, most = drafts.shape
-    fits = p.shape[:2] == uniforms.shape == (batch, most + 1)
-    if not fits or q.shape != (batch, most, p.shape[2]):
-        raise InputError(
-            f"verify got p {list(p.shape)}, q {list(q.shape)}, drafts {list(drafts.shape)} and "
-            f"uniforms {list(uniforms.shape)}: for (B, g) drafts p is (B, g + 1, V), one place "
-            "more, as uniforms (B, g + 1) are, and q (B, g, V)"
-        )
-    if lengths is None:
-        return torch.full((batch,), most, device=p.device)
-    if lengths.shape != (batch,) or (lengths < 0).any() or (lengths > most).any():
-        raise InputError(f"lengths {lengths.tolist()} must be {batch} numbers from 0 to {most}")
-    return lengths
 
 
 def _check_drawn(probability: Tensor, real: Tensor) -> None:

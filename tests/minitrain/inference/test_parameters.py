@@ -10,7 +10,7 @@ import torch
 
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.engine.prompt import as_tokens
+from minitrain.inference.engine.request import as_tokens
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import next_token_probabilities
 

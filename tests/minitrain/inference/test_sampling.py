@@ -1,13 +1,35 @@
+"""The naive generator and the cached one, and cuts, penalties and draws beside those of transformers."""
+
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from transformers import (
+    DynamicCache,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
+from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.errors import InputError
-from minitrain.inference.sampling import generate, next_token_probabilities
+from minitrain.inference.parameters import SamplingParameters
+from minitrain.inference.sampling import (
+    cut,
+    draw,
+    generate,
+    generate_cached,
+    next_token_probabilities,
+    penalised,
+)
+from minitrain.model.config import ModelConfig
 from minitrain.model.hub.llama2c import load_llama2c
+from minitrain.model.transformer import build
 
 LOGITS = torch.tensor([0.1, 2.0, -1.0, 1.0, 1.5])
 
@@ -25,50 +47,20 @@ class Counting(nn.Module):
         return 5.0 * nn.functional.one_hot((tokens + 1) % self.vocabulary, self.vocabulary)
 
 
-def test_no_cut_is_softmax():
-    expected = torch.softmax(LOGITS / 0.7, dim=0)
-    torch.testing.assert_close(next_token_probabilities(LOGITS, temperature=0.7), expected)
-
-
 def test_temperature_zero_is_the_likeliest():
     assert next_token_probabilities(LOGITS, temperature=0).tolist() == [0, 1, 0, 0, 0]
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 99])
-def test_top_k_keeps_k_in_their_proportions(k):
-    cut = next_token_probabilities(LOGITS, top_k=k)
-    assert (cut > 0).sum() == min(k, 5)
-    full = torch.softmax(LOGITS, dim=0)
-    kept = cut > 0
-    torch.testing.assert_close(cut[kept], full[kept] / full[kept].sum())
-    assert full[kept].min() >= full[~kept].max() if k < 5 else kept.all()
 
 
 def test_top_k_keeps_k_among_equals():
     assert (next_token_probabilities(torch.zeros(6), top_k=2) > 0).sum() == 2
 
 
-@pytest.mark.parametrize("p", [0.01, 0.3, 0.6, 0.9, 0.999, 1.0])
-def test_top_p_keeps_the_fewest_that_reach_p(p):
-    full = torch.softmax(LOGITS, dim=0)
-    kept = next_token_probabilities(LOGITS, top_p=p) > 0
-    assert full[kept].sum() >= p - 1e-6
-    assert full[kept].sum() - full[kept].min() < p  # one fewer would not reach it
-
-
-def test_drawn_frequencies_are_the_probabilities():
-    generator = torch.Generator().manual_seed(0)
-    model = Counting(4)
-    drawn = [generate(model, [0], 1, generator=generator)[0] for _ in range(4000)]
-    expected = torch.softmax(torch.tensor([0.0, 5.0, 0.0, 0.0]) / 1.0, dim=0)
-    found = torch.bincount(torch.tensor(drawn), minlength=4) / len(drawn)
-    assert (found - expected).abs().max() < 0.01
-
-
 def test_generate_appends_until_the_end_token():
     assert generate(Counting(), [3], 20, temperature=0) == [(4 + i) % 10 for i in range(20)]
     assert generate(Counting(), [3], 20, temperature=0, end_token=7) == [4, 5, 6]
     assert generate(Counting(), [3], 0) == []
+    with pytest.raises(InputError, match="prompt is empty"):
+        generate(Counting(), [], 3)
 
 
 def test_reads_at_most_the_models_length():
@@ -89,19 +81,6 @@ def test_the_seed_decides_and_torchs_own_generator_is_left_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(
-    "options", [{"temperature": -1}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
-)
-def test_impossible_options_are_named(options):
-    with pytest.raises(InputError, match=next(iter(options))):
-        next_token_probabilities(LOGITS, **options)
-
-
-def test_an_empty_prompt_is_named():
-    with pytest.raises(InputError, match="prompt is empty"):
-        generate(Counting(), [], 3)
-
-
 @pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
 def test_a_pretrained_model_tells_its_story():
     model, tokenizer = load_llama2c(fetch("stories15M", progress=False))
@@ -110,3 +89,129 @@ def test_a_pretrained_model_tells_its_story():
     assert tokenizer.decode(prompt + told) == (
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the sun"
     )
+
+
+SMALL = ModelConfig(61, 32, layers=2, heads=4, kv_heads=2, ffn_size=40)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_tells_what_the_naive_version_tells(temperature):
+    model = build(SMALL, dtype=torch.float64)
+    texts = [
+        make(model, [3, 1, 4], 30, temperature, generator=torch.Generator().manual_seed(7))
+        for make in (generate, generate_cached)
+    ]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 1
+
+
+@pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
+def test_transformers_tells_the_same_story_token_for_token():
+    model, tokenizer = load_llama2c(fetch("stories15M", progress=False))
+    prompt = tokenizer.encode("The little dog")
+    peer = as_llama(model).eval()
+    ids = torch.tensor([prompt])
+    theirs = peer.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=40,
+        do_sample=False,
+        past_key_values=DynamicCache(),
+        pad_token_id=0,
+    )
+    assert generate_cached(model, prompt, 40, temperature=0) == theirs[0, len(prompt) :].tolist()
+
+
+def random_logits(rows: int, vocabulary: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    top_k=st.none() | st.integers(1, 30),
+    top_p=st.none() | st.floats(0.01, 1.0),
+    min_p=st.none() | st.floats(0.01, 1.0),
+    seed=st.integers(0, 999),
+)
+def test_cuts_are_transformers_one_after_the_other(top_k, top_p, min_p, seed):
+    logits = random_logits(4, 25, seed)
+    theirs = logits.clone()
+    if top_k is not None:
+        theirs = TopKLogitsWarper(top_k)(None, theirs)
+    if top_p is not None:
+        theirs = TopPLogitsWarper(top_p)(None, theirs)
+    if min_p is not None:
+        theirs = MinPLogitsWarper(min_p)(None, theirs)
+    assert torch.equal(cut(logits, top_k, top_p, min_p), theirs)
+
+
+@pytest.mark.parametrize("top_k", [None, 3, 99])
+@pytest.mark.parametrize("top_p", [None, 0.5, 1.0])
+def test_cuts_are_the_naive_version(top_k, top_p):
+    logits = random_logits(3, 11, 0)
+    ours = cut(logits / 0.8, top_k, top_p).softmax(dim=-1)
+    for row, naive in zip(ours, logits):
+        torch.testing.assert_close(row, next_token_probabilities(naive, 0.8, top_k, top_p))
+
+
+def test_top_p_counts_what_top_k_has_left():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    # of 0.4 and 0.3 the first has 0.57: it reaches 0.5 alone, which of all four it does not
+    assert (cut(logits, top_k=2, top_p=0.5) > -torch.inf).sum() == 1
+    assert (cut(logits, top_p=0.5) > -torch.inf).sum() == 2
+
+
+def test_the_likeliest_is_always_kept():
+    logits = random_logits(5, 9, 3)
+    for kept in (cut(logits, top_p=1e-9), cut(logits, top_k=1), cut(logits, min_p=1.0)):
+        assert torch.equal(kept.argmax(-1), logits.argmax(-1))
+        assert ((kept > -torch.inf).sum(-1) == 1).all()
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.3])
+def test_the_repetition_penalty_is_transformers(penalty):
+    logits, prompt, told = random_logits(1, 20, 4), [3, 5, 3], [7, 7]
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + told]), logits)
+    ours = penalised(logits[0], prompt, told, SamplingParameters(repetition_penalty=penalty))
+    assert torch.equal(ours, theirs[0])
+
+
+def test_presence_and_frequency_count_the_answer_alone():
+    logits = torch.zeros(6)
+    parameters = SamplingParameters(presence_penalty=0.5, frequency_penalty=0.25)
+    found = penalised(logits, [0, 1], [1, 3, 3], parameters)
+    assert found.tolist() == [0, -0.75, 0, -1.0, 0, 0]
+    assert penalised(logits, [0, 1], [], parameters).tolist() == [0] * 6
+    assert logits.tolist() == [0] * 6  # the model's own are left alone
+
+
+def test_draws_follow_the_probabilities_and_never_take_what_was_cut():
+    logits = torch.tensor([2.0, -torch.inf, 1.0, 0.0, -torch.inf])
+    uniforms = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+    drawn = draw(logits.expand(len(uniforms), -1), uniforms)
+    found = torch.bincount(drawn, minlength=5) / len(uniforms)
+    assert (found - logits.softmax(0)).abs().max() < 0.01
+    assert found[1] == found[4] == 0
+    edges = torch.tensor([0.0, 1 - 2**-24])
+    assert set(draw(logits.expand(2, -1), edges).tolist()) <= {0, 2, 3}
+    assert draw(torch.tensor([[-torch.inf, 0.0, -torch.inf]]), torch.zeros(1)).tolist() == [1]
+
+
+def test_a_draw_does_not_hang_on_rounding():
+    """By the sums of probabilities one draw of 200 is another token, and a text of 200 is."""
+    chance = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(500, 32_000, generator=chance)
+    rounded = logits + 1e-5 * torch.randn(logits.shape, generator=chance)
+    uniforms = torch.rand(500, generator=chance)
+    assert torch.equal(draw(logits, uniforms), draw(rounded, uniforms))
+
+
+def test_numbers_that_follow_one_another_draw_apart():
+    """Chi-square of pairs of neighbours, and of numbers that differ in their last bit."""
+    uniforms = torch.rand(200_000, generator=torch.Generator().manual_seed(0))
+    neighbours = torch.arange(200_000) * 2**-24
+    for numbers in (uniforms, neighbours):
+        first, second = draw(torch.zeros(len(numbers), 4), numbers).view(-1, 2).unbind(1)
+        counts = torch.bincount(4 * first + second, minlength=16).double()
+        expected = counts.sum() / 16
+        assert ((counts - expected) ** 2 / expected).sum() < 37.7  # 15 degrees: once in 1,000

@@ -28,17 +28,6 @@ def streamed(text: str, stop: tuple[str, ...] = ()) -> tuple[list[str], bool]:
     return [*pieces, stream.finish()], stream.stopped
 
 
-def test_half_a_character_is_never_shown():
-    pieces, _ = streamed("aé😀b")
-    assert pieces == ["a", "", "é", "", "", "", "😀", "b", ""]
-
-
-def test_bytes_that_are_no_character_are_given_with_the_next_that_is_one():
-    stream = TextStream(as_bytes, [])
-    pieces = [stream.push(token) for token in [65, 0xFF, 0xFF, 0xFF, 0xFF, 66]]
-    assert pieces == ["A", "", "", "", "", "\ufffd" * 4 + "B"] and stream.finish() == ""
-
-
 def pushed(decode, prompt: list[int], tokens: list[int], stop: tuple[str, ...] = ()) -> str:
     stream = TextStream(decode, prompt, stop)
     text = ""
@@ -167,18 +156,6 @@ def test_stop_strings_and_what_is_behind_them_are_left_out(text, stop, told):
     pieces, stopped = streamed(text, stop)
     assert "".join(pieces) == told
     assert stopped == any(string in text for string in stop)
-
-
-def test_random_texts_stop_where_the_whole_text_would_be_cut():
-    chance = random.Random(0)
-    for _ in range(300):
-        text = "".join(chance.choices("abé", k=12))
-        stops = tuple("".join(chance.choices("abé", k=chance.randint(1, 3))) for _ in range(2))
-        pieces, stopped = streamed(text, stops)
-        # the string that is complete first stops; of two at once, the one that began earlier
-        ends = [(text.find(s) + len(s), text.find(s)) for s in stops if s in text]
-        assert stopped == bool(ends)
-        assert "".join(pieces) == (text[: min(ends)[1]] if ends else text)
 
 
 @pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")

@@ -3,6 +3,6 @@
 
 
 def ngram_draft(tokens, most, longest=3):
-    from minitrain.inference.speculation.drafts.ngram import NGram
+    from minitrain.inference.speculation.ngram import NGram
 
     return NGram(longest).lookup(tokens, most)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from minitrain.apps.load.offered import Server, offer, served_model, waited_for
-from minitrain.inference.load.workload import Ask, asks, lengths_in
+from minitrain.inference.load import Ask, asks, lengths_in
 
 from ..command_line import minitrain
 from ..serve.conftest import given as given

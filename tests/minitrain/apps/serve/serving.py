@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import torch
@@ -22,7 +23,8 @@ from minitrain.apps.serve.run import DrainingServer
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.finetuning.many.rows import AdapterBank
-from minitrain.inference.engine.engine import Engine, Proposer
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build
 
@@ -87,13 +89,12 @@ def serving(
     grace: float = 5.0,
     max_requests: int = 64,
     bank: AdapterBank | None = None,
-    proposer: Proposer | None = None,
+    proposer: EngineDrafts | None = None,
     **more,
 ) -> Iterator[Running]:
     language = language or given.language()
-    engine = Engine(
-        given.model, num_blocks, 16, decode=language.decode, adapters=bank, proposer=proposer
-    )
+    make = Engine if proposer is None else partial(SpeculativeEngine, proposer=proposer)
+    engine = make(given.model, num_blocks, 16, decode=language.decode, adapters=bank)
     loop = EngineLoop(engine, Metrics(), max_requests)
     served = Served("small", language, loop, **more)
     server = DrainingServer(served, grace)

@@ -77,23 +77,6 @@ def test_known_blocks_need_no_room_f64d821(kind, fits):
     assert (manager.admit([*TEXT[:6], 9], None, 9) is not None) == fits
 
 
-def test_the_last_token_is_never_found():
-    manager = BlockManager(10, 2)
-    computed(manager, TEXT[:6])
-    assert hits(manager, TEXT[:6]) == 2
-    assert hits(manager, TEXT[:7]) == 3
-
-
-def test_equal_tokens_after_another_beginning_or_under_an_adapter_are_another_block():
-    manager = BlockManager(20, 2)
-    computed(manager, TEXT)
-    assert hits(manager, [9, 9, *TEXT[2:]]) == 0
-    assert hits(manager, TEXT, "french") == 0
-    computed(manager, TEXT, "french")
-    assert hits(manager, TEXT, "french") == hits(manager, TEXT) == 3
-    assert manager.match(TEXT, "french") != manager.match(TEXT, None)
-
-
 class Colliding(int):
     """Tokens that all have one hash."""
 
@@ -130,19 +113,6 @@ def test_what_was_used_last_is_taken_last():
     manager.release(other)
 
 
-def test_two_who_compute_the_same_at_once_keep_one():
-    manager = BlockManager(num_blocks=10, block_size=2)
-    tables = [manager.admit(TEXT, None, 9)[0] for _ in range(2)]
-    assert manager.used == 8
-    for table in tables:
-        manager.commit(table, TEXT, None, 7)
-    assert manager.used == 5
-    assert tables[0].blocks[:3] == tables[1].blocks[:3]
-    for table in tables:
-        manager.release(table)
-    assert manager.used == 0
-
-
 def test_where_blocks_are_missing_nothing_changes():
     manager = BlockManager(num_blocks=4, block_size=2)
     computed(manager, TEXT[:4])
@@ -153,12 +123,6 @@ def test_where_blocks_are_missing_nothing_changes():
     table, _ = manager.admit([8], None, 9)
     assert manager.grow(table, 1, 5) is None
     assert len(table.blocks) == 1
-
-
-def test_without_sharing_nothing_is_found():
-    manager = BlockManager(10, 2, share_prefixes=False)
-    computed(manager, TEXT)
-    assert hits(manager, TEXT) == 0 and not manager.found
 
 
 def test_finding_and_freeing_take_no_search_through_the_pool():

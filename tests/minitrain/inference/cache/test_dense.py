@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
-from minitrain.inference.cache.dense import ConcatCache, DenseCache, read_on
+from minitrain.inference.cache.dense import DenseCache, read_on
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build
 
@@ -93,22 +93,6 @@ def test_a_tree_of_tokens_reads_each_branch_by_itself_and_keeps_one():
     for row, (start, path) in enumerate([(6, [0, 2]), (4, [0, 1, 3])]):
         text = torch.cat((prompt[row, :start], tree[row, path], last[row]))[None]
         assert close(found[row, 0], full(model, text)[0, -1])
-
-
-def test_the_naive_cache_holds_the_same():
-    dense = DenseCache(SMALL, 2, 9)
-    naive, generator = ConcatCache(), torch.Generator().manual_seed(0)
-    for new in (4, 1, 3):
-        for layer in range(SMALL.layers):
-            q, k, v = torch.randn(3, 2, 2, new, 8, generator=generator)
-            dense.reader(new).attend(layer, q, k, v)
-            keys, _ = naive.append(layer, k, v)
-        dense.lengths = [length + new for length in dense.lengths]
-        for layer in range(SMALL.layers):
-            end = dense.lengths[0]
-            assert torch.equal(dense.keys[layer, :, :, :end], naive.keys[layer])
-            assert torch.equal(dense.values[layer, :, :, :end], naive.values[layer])
-    assert keys.shape == (2, 2, 8, 8)
 
 
 def test_what_cannot_work_is_named():

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.inference.cache.dense import DenseCache, read_on
-from minitrain.inference.cache.paged import PagedCache
-from minitrain.inference.cache.spans import (
-    Group,
+from minitrain.inference.cache.paged import (
+    PagedCache,
     Part,
+    Tile,
     batching_order,
     paged_attention,
     paged_attention_naive,
@@ -54,11 +54,11 @@ def test_pages_anywhere_read_as_one_text(lengths, count, size, span, window, see
     cache, tables = scattered(lengths, size, seed)
     cache.window = window
     parts = [Part(table, n - count, count) for table, n in zip(tables, lengths)]
-    group = Group(cache, parts, span=span)
+    tile = Tile(cache, parts, span=span)
     q = torch.randn(len(parts), 4, count, 8, dtype=DOUBLE)
     layer = cache.keys[1], cache.values[1]
-    found = paged_attention(q, *layer, group)
-    torch.testing.assert_close(found, paged_attention_naive(q, *layer, group))
+    found = paged_attention(q, *layer, tile)
+    torch.testing.assert_close(found, paged_attention_naive(q, *layer, tile))
     for row, (table, length) in enumerate(zip(tables, lengths)):
         k, v = (held[:, table].flatten(1, 2)[None, :, :length] for held in layer)
         distance = torch.arange(length - count, length)[:, None] - torch.arange(length)
@@ -78,7 +78,7 @@ def test_what_is_behind_a_texts_end_is_never_read():
         cache.keys[:, :, tables[0][1], 1:] = rubbish
         cache.values[:, :, tables[0][1], 1:] = rubbish
         found += [
-            paged_attention(q, cache.keys[0], cache.values[0], Group(cache, parts, span=span))
+            paged_attention(q, cache.keys[0], cache.values[0], Tile(cache, parts, span=span))
             for span in (4, 100)
         ]
     for each in found[1:]:
@@ -92,8 +92,8 @@ def chunked(cache: PagedCache, model, text, table, chunks, whole_length=False):
     for count in chunks:
         reader = cache.reader([Part(table, start, count)])
         if whole_length:
-            own = Group(cache, [Part(table, len(text) - count, count)])
-            reader.groups = [own]
+            own = Tile(cache, [Part(table, len(text) - count, count)])
+            reader.tiles = [own]
         hidden = forward_new(model, text[start : start + count, None], reader)
         found.append(model.head(hidden[:, 0]))
         start += count

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.inference.disaggregated.pages import page_bytes
+from minitrain.inference.disaggregated.emulated import page_bytes
 from minitrain.inference.disaggregated.serving import Pool, serve_apart, serve_together
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.load.workload import Ask, asks, lengths_in
+from minitrain.inference.load import Ask, asks, lengths_in
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
@@ -62,29 +62,10 @@ def test_apart_tells_what_one_engine_tells(model, alone, ranks, pool, sampling):
     assert served.answers == alone[sampling]
     sent = sum(-(-len(ask.prompt) // 8) for ask in ASKS if ask.new_tokens > 1)
     assert served.page_bytes == sent * page_bytes(model, 8)
-    assert 0 <= served.behind_decode <= served.transfer_seconds
-    assert 0 <= served.behind_prefill <= served.transfer_seconds
-    for ask, one in zip(ASKS, served.told):
+    for ask, one in zip(ASKS, served.outcomes):
         assert one.failed is None and one.tokens == ask.new_tokens == len(one.times.tokens)
         assert ask.at == one.times.arrived < one.times.tokens[0]
         assert one.times.tokens == sorted(one.times.tokens)
-
-
-@pytest.mark.parametrize(
-    ("pool", "sampling"), [(POOL, SamplingParameters()), (TIGHT, DRAWN)], ids=["greedy", "tight"]
-)
-def test_units_of_two_ranks_tell_the_same_and_send_as_many_bytes(model, alone, pool, sampling):
-    """Each rank sends its own heads' half of every page to the one that reads the same heads."""
-    served = serve_apart(model, ASKS, 2, 2, pool, sampling, tensor_ranks=2)
-    assert served.answers == alone[sampling]
-    sent = sum(-(-len(ask.prompt) // 8) for ask in ASKS if ask.new_tokens > 1)
-    assert served.page_bytes == sent * page_bytes(model, 8)
-    assert [one.tokens for one in served.told] == [ask.new_tokens for ask in ASKS]
-
-
-def test_two_units_that_prefill_agree_on_what_has_come(model, alone):
-    served = serve_apart(model, ASKS, 4, 2, POOL, DRAWN, tensor_ranks=2)
-    assert served.answers == alone[DRAWN]
 
 
 def test_a_window_is_all_that_goes_over(model):
@@ -101,15 +82,13 @@ def test_a_window_is_all_that_goes_over(model):
 def test_together_tells_the_same(model, alone, chunk):
     served = serve_together(model, ASKS, 2, chunk, POOL)
     assert served.answers == alone[SamplingParameters()] and served.page_bytes == 0
-    cut = serve_together(model, ASKS, 2, chunk, POOL, tensor_ranks=2)
-    assert cut.answers == alone[SamplingParameters()]
 
 
 def test_answers_stand_in_the_order_of_what_was_asked(model, alone):
     later = [replace(ask, at=0.1 - ask.at) for ask in ASKS]  # the last one comes first
     for served in (serve_apart(model, later, pool=POOL), serve_together(model, later, pool=POOL)):
         assert served.answers == alone[SamplingParameters()]
-        assert [one.times.arrived for one in served.told] == [ask.at for ask in later]
+        assert [one.times.arrived for one in served.outcomes] == [ask.at for ask in later]
 
 
 class DiesAt(nn.Module):
@@ -141,13 +120,6 @@ def test_a_rank_that_dies_is_named(model, tokens, rank):
         ([Ask(0.0, (5,) * 120, 10)], {}, "longer than the 128 tokens"),
         ([Ask(0.0, (99,), 2)], {}, "token 99 is none of the model's"),
         ([Ask(0.0, (5,), 2)], {"prefill_ranks": 0}, "prefill_ranks is 0"),
-        ([Ask(0.0, (5,), 2)], {"tensor_ranks": 2}, "1 prefill ranks cannot be split over 2"),
-        ([Ask(0.0, (5,), 2)], {"tensor_ranks": 0}, "tensor_ranks is 0"),
-        (
-            [Ask(0.0, (5,), 2)],
-            {"prefill_ranks": 3, "decode_ranks": 3, "tensor_ranks": 3},
-            "cannot be split over 3",
-        ),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(model, asked, more, said):

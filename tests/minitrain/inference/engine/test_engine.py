@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 
+from minitrain import inference
 from minitrain.errors import InputError
 from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.many.rows import AdapterBank
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.engine.metrics import latency
+from minitrain.inference.load import latency
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate
-from minitrain.inference.speculation.proposer import Draft
 from minitrain.model.config import ModelConfig
 from minitrain.model.swap import swap_linears
 from minitrain.model.transformer import build
@@ -94,51 +93,6 @@ def test_torchs_own_generator_is_left_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-class Guessing:
-    """Tokens of the true answer, some of them spoilt."""
-
-    def __init__(self, answers: dict[tuple[int, ...], list[int]], right: float) -> None:
-        self.answers, self.right, self.chance = answers, right, random.Random(0)
-
-    def propose(self, requests, most):
-        return [self.guess(request, min(4, count)) for request, count in zip(requests, most)]
-
-    def guess(self, request, most):
-        told = len(request.tokens) - len(request.prompt)
-        ahead = self.answers[request.prompt][told : told + most]
-        return Draft.chain(
-            [t if self.chance.random() < self.right else (t + 1) % 61 for t in ahead]
-        )
-
-    def read(self, request, start, hidden):
-        assert hidden.shape[1] == 32 and len(hidden) > 0
-
-    def forget(self, id):
-        pass
-
-
-@pytest.mark.parametrize("right, steps", [(1.0, 4), (0.6, 11), (0.0, 12)])
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        SamplingParameters(12),
-        DRAWN,
-        replace(DRAWN, repetition_penalty=1.5, frequency_penalty=0.5),
-    ],
-    ids=["greedy", "drawn", "penalised"],
-)
-def test_guesses_change_the_number_of_steps_and_never_the_answer(parameters, right, steps):
-    texts = prompts(6)
-    wanted = {tuple(text): alone(text, parameters) for text in texts}
-    engine = Engine(MODEL, 60, proposer=Guessing(wanted, right))
-    found = engine.generate(texts, parameters)
-    assert {tuple(t): a.tokens for t, a in zip(texts, found)} == wanted
-    assert len(engine.steps) <= steps
-    crowded = Engine(MODEL, 7, 4, budget=9, max_running=5, proposer=Guessing(wanted, right))
-    found = crowded.generate(texts, parameters)
-    assert {tuple(t): a.tokens for t, a in zip(texts, found)} == wanted
-
-
 def test_a_stop_token_ends_an_answer_and_is_left_out():
     told = alone([5, 6], SamplingParameters(20))
     stop = next(t for t in told if told.index(t) > 2)
@@ -179,21 +133,6 @@ def test_requests_come_and_go_while_others_stream():
     assert told["cancelled"] == alone([7], SamplingParameters(2))
     assert not engine.cancel("cancelled") and not engine.cancel("nobody")
     assert engine.scheduler.blocks.used == 0 and engine.step() == []
-
-
-def test_forks_draw_their_own_answers_from_shared_blocks():
-    engine = Engine(MODEL, 60, block_size=4)
-    prompt = [3, 1, 4, 1, 5, 9]
-    parent = engine.add(prompt, replace(DRAWN, seed=1))
-    engine.step()
-    seeds = {engine.fork(parent, replace(DRAWN, seed=n), from_prompt=True): n for n in (2, 3)}
-    told = {id: [] for id in (parent, *seeds)}
-    for output in engine.stream():
-        told[output.id].append(output.drawn.token)
-    for id, seed in seeds.items():
-        assert told[id] == alone(prompt, replace(DRAWN, seed=seed))
-    with pytest.raises(InputError, match="may have ended"):
-        engine.fork(parent, DRAWN)
 
 
 def test_log_probabilities_are_the_models_own():
@@ -322,3 +261,10 @@ def test_what_cannot_be_served_is_refused_up_front(prompt, parameters, message):
         engine.generate([[1]])
     with pytest.raises(InputError, match="already"):
         engine.add([1], id="one")
+
+
+def test_the_rooms_doors_open_on_first_use():
+    assert inference.Engine is Engine and inference.generate is generate
+    assert inference.SamplingParameters is SamplingParameters and callable(inference.speculate)
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = inference.Motor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -13,9 +14,8 @@ from minitrain.inference.engine.answer import Output
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.serving import EngineDrafts
-from minitrain.inference.speculation.writing import speculate
+from minitrain.inference.speculation.draft_model import DraftModel
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine, speculate
 from minitrain.model.transformer import Transformer, build
 
 from .test_engine import MODEL, SMALL, letters, lora_of
@@ -62,8 +62,10 @@ def test_nan_ends_the_request_that_has_it_and_is_left_to_nobody():
 @pytest.mark.parametrize("drawn", [None, False, True])
 def test_a_model_of_nan_is_no_token_0(temperature, drawn):
     model = build(SMALL, dtype=torch.float64)
-    drafts = None if drawn is None else EngineDrafts(DraftModel(MODEL, rows=4), drawn=drawn)
-    engine, asked = Engine(model, 60, proposer=drafts), SamplingParameters(8, temperature)
+    drafts = EngineDrafts(DraftModel(MODEL, rows=4), drawn=bool(drawn))
+    speculating = partial(SpeculativeEngine, proposer=drafts)
+    engine = (Engine if drawn is None else speculating)(model, 60)
+    asked = SamplingParameters(8, temperature)
     engine.add(PROMPT, asked)
     engine.step()
     with torch.no_grad():
@@ -142,7 +144,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused_up_front(vocab_size):
     draft = DraftModel(build(SMALL.__class__(vocab_size, 32, 1, 4, 2, 40)))
     words = f"the draft model knows {vocab_size} tokens and its target 61"
     with pytest.raises(InputError, match=words):
-        Engine(MODEL, 60, proposer=EngineDrafts(draft))
+        SpeculativeEngine(MODEL, 60, proposer=EngineDrafts(draft))
     with pytest.raises(InputError, match=words):
         speculate(MODEL, draft, [PROMPT])
 
@@ -162,13 +164,3 @@ def test_threads_may_add_while_another_steps():
         for output in engine.step():
             found[output.id] = found.get(output.id, 0) + 1
     assert len(set(ids)) == 50 and found == dict.fromkeys(ids, 2)
-
-
-def test_cancelling_is_for_who_is_here():
-    engine = Engine(MODEL, 12, block_size=4, max_running=2)
-    running, ending, waiting = (engine.add(PROMPT[:n], SamplingParameters(3)) for n in LENGTHS)
-    engine.step()
-    asked = (waiting, waiting, running, running, "nobody", None, 5)
-    assert [engine.cancel(id) for id in asked] == [True, False, True, *[False] * 4]
-    assert len(list(engine.stream())) == 2 and not engine.cancel(ending)
-    assert engine.scheduler.blocks.used == 0

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-
 import pytest
 import torch
 
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.cache.spans import Part
-from minitrain.inference.engine import runner
+from minitrain.inference.cache.paged import Part
 from minitrain.inference.engine.engine import Engine
-from minitrain.inference.engine.runner import part_of
 from minitrain.inference.engine.scheduler import Work
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.model.config import ModelConfig
@@ -91,29 +86,17 @@ def test_a_trained_models_answers_are_too(mode, stories):
     assert (sum(step.preemptions for step in engine.steps) > 0) == ("block_size" in mode)
 
 
-def test_chunks_of_every_size_give_the_same(small):
-    model, texts, answers = small
-    chance = random.Random(5)
-    for _ in range(10):
-        engine = Engine(model, 60, block_size=chance.randint(2, 9), budget=8, max_running=8)
-        told = {engine.add(text, SamplingParameters(12)): [] for text in texts[:4]}
-        while engine.busy:
-            engine.scheduler.budget = chance.randint(8, 30)
-            for output in engine.step():
-                told[output.id].append(output.drawn.token)
-        assert list(told.values()) == answers[:4]
-
-
-def one_too_far(work: Work, device: torch.device) -> Part:
+@property
+def one_too_far(work: Work) -> Part:
     """nano-vllm before f5b4840: an answer's token stands at the text's length, not one before."""
-    part = part_of(work, device)
     answering = work.start >= len(work.request.prompt)
-    return replace(part, positions=[work.start + 1]) if answering else part
+    positions = [work.start + 1] if answering else None
+    return Part(work.request.table.blocks, work.start, work.count, positions)
 
 
 def test_a_position_off_by_one_is_another_answer_f5b4840(small, monkeypatch):
     model, texts, answers = small
-    monkeypatch.setattr(runner, "part_of", one_too_far)
+    monkeypatch.setattr(Work, "part", one_too_far)
     found = Engine(model, 60).generate(texts, SamplingParameters(12))
-    assert [answer.tokens[0] for answer in found] == [told[0] for told in answers]
+    assert [answer.tokens[0] for answer in found] == [answer[0] for answer in answers]
     assert [answer.tokens for answer in found] != answers

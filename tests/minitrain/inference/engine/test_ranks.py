@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,11 +11,11 @@ import torch
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.serving import EngineDrafts
+from minitrain.inference.speculation.draft_model import DraftModel
+from minitrain.inference.speculation.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.tensor.layers import tensor_parallel
@@ -26,11 +27,11 @@ CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=40, max_length=256
 DRAWN = SamplingParameters(10, temperature=1.5, top_p=0.95)
 
 
-def engine(group=None, config=CONFIG, sequence=False, **options) -> Engine:
+def engine(group=None, make=Engine, config=CONFIG, sequence=False) -> Engine:
     model = build(config, dtype=torch.float64)
     if group is not None:
         model = tensor_parallel(model, group, sequence)
-    return Engine(model, 9, block_size=4, budget=12, max_running=5, group=group)
+    return make(model, 9, block_size=4, budget=12, max_running=5, group=group)
 
 
 def answers(group=None) -> tuple[list[list[int]], list[list[int]], int]:
@@ -44,7 +45,7 @@ def answers(group=None) -> tuple[list[list[int]], list[list[int]], int]:
 
 def refused(group, config, sequence) -> str:
     with pytest.raises(InputError) as error:
-        engine(group, config, sequence)
+        engine(group, Engine, config, sequence)
     return str(error.value)
 
 
@@ -80,8 +81,8 @@ def speculated(group) -> dict[str, tuple[list[list[int]], int]]:
     """Answers by draft, and how many guesses were kept: each rank has the whole draft."""
     found = {}
     for name, draft in DRAFTS.items():
-        served = engine(group)
-        served.proposer = EngineDrafts(draft(build(CONFIG, dtype=torch.float64)), 6)
+        drafts = EngineDrafts(draft(build(CONFIG, dtype=torch.float64)), 6)
+        served = engine(group, partial(SpeculativeEngine, proposer=drafts))
         answers = served.generate(prompts(6), SamplingParameters(10))
         kept = sum(step.kept for step in served.steps)
         found[name] = [answer.tokens for answer in answers], kept

@@ -10,12 +10,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from minitrain.errors import InputError
-from minitrain.inference.cached import generate_cached
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.sampling import generate
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.serving import EngineDrafts
+from minitrain.inference.sampling import generate, generate_cached
+from minitrain.inference.speculation.draft_model import DraftModel
+from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.hub.load import load_pretrained
 from minitrain.model.transformer import build
 
@@ -30,13 +29,19 @@ MODES = {
     "two at once": {"max_running": 2},
     "one at once": {"max_running": 1},
     "crowded": {"num_blocks": 14},
-    "drafts": {"proposer": EngineDrafts(DraftModel(MODEL, rows=4), 3)},
+    "drafts": {},
 }
+
+
+def speculating(model, *sizes, **options) -> SpeculativeEngine:
+    drafts = EngineDrafts(DraftModel(MODEL, rows=4), 3)
+    return SpeculativeEngine(model, *sizes, proposer=drafts, **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_n_answers_are_those_of_their_seeds_and_read_the_prompt_once(mode):
-    engine = Engine(MODEL, **{"num_blocks": 60, "block_size": 4, **MODES[mode]})
+    options = {"num_blocks": 60, "block_size": 4, **MODES[mode]}
+    engine = speculating(MODEL, **options) if mode == "drafts" else Engine(MODEL, **options)
     found = {id: [] for id in engine.add(PROMPT, DRAWN, n=3)}
     for output in engine.stream():
         found[output.id].append(output.drawn.token)
@@ -88,8 +93,8 @@ def test_an_answer_ends_before_the_models_own_end_token():
     whole = alone(PROMPT, SamplingParameters(20))
     model = build(SMALL, dtype=torch.float64)
     model.end_tokens = (whole[5],)
-    for options in ({}, {"proposer": EngineDrafts(DraftModel(MODEL, rows=1), 3)}):
-        answer = Engine(model, 60, **options).generate([PROMPT], SamplingParameters(20))[0]
+    for make in (Engine, speculating):
+        answer = make(model, 60).generate([PROMPT], SamplingParameters(20))[0]
         assert answer.tokens == whole[: whole.index(whole[5])]
         assert answer.finish_reason == "stop"
     going_on = SamplingParameters(20, ignore_end=True)

@@ -81,24 +81,11 @@ def test_a_known_prefix_is_held_only_where_the_window_reaches():
     assert manager.used == 0 and len(manager.free) == 20
 
 
-def test_a_fork_whose_beginning_is_gone_computes_it_again():
-    engine = Engine(MODEL, 40, block_size=4)
-    parent = engine.add(LONG[:12], SamplingParameters(20))
-    for _ in range(12):
-        engine.step()
-    late = engine.fork(parent, SamplingParameters(8))
-    early = engine.fork(parent, SamplingParameters(8), from_prompt=True)
-    assert engine.requests[late].num_computed_tokens > 0
-    assert engine.requests[early].num_computed_tokens == 0
-    text = list(engine.requests[late].prompt)
-    told = {parent: text[12:], late: [], early: []}
-    for output in engine.stream():
-        told[output.id].append(output.drawn.token)
-    assert told == {
-        parent: alone(LONG[:12], 20),
-        late: alone(text, 8),
-        early: alone(LONG[:12], 8),
-    }
+def test_a_fork_whose_beginning_is_gone_holds_nothing():
+    manager = BlockManager(20, 4, window=WINDOW)
+    table, _ = manager.admit(LONG[:33], None, 64)
+    manager.slide(table, 33)
+    assert manager.fork(table, 12) is None and manager.fork(table, 33).held == 2
 
 
 def test_a_chunk_that_no_pool_could_hold_is_refused():

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from minitrain.inference.cache.blocks import GONE, ROOT, BlockManager
 from minitrain.inference.engine.request import Request, Status, Times
-from minitrain.inference.engine.scheduler import Plan, Scheduler
+from minitrain.inference.engine.scheduler import Plan
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.proposer import ROOT as ROOT_NODE
 from minitrain.inference.speculation.proposer import Draft
-from minitrain.inference.speculation.tree import children
+from minitrain.inference.speculation.scheduler import DraftScheduler, draft_of
 
 TOKENS = 3  # few, so that texts are often alike
 MOST_STEPS = 600
@@ -60,7 +60,7 @@ def make_request(name: str, prompt: list[int], new: int, adapter: str | None = N
 class Server:
     """An engine without tensors."""
 
-    scheduler: Scheduler
+    scheduler: DraftScheduler
     store: dict[tuple[int, int], int] = field(default_factory=dict)
     ended: list[Request] = field(default_factory=list)
     preemptions: int = 0
@@ -74,7 +74,7 @@ class Server:
         budget: int = 64,
         max_running: int = 8,
         manager: type[BlockManager] = BlockManager,
-        scheduler: type[Scheduler] = Scheduler,
+        scheduler: type[DraftScheduler] = DraftScheduler,
         share: bool = True,
         window: int | None = None,
     ) -> Server:
@@ -89,8 +89,8 @@ class Server:
     def step(self, draft=None) -> Plan:
         """One step: plan, check, copy, write, read, draw, and account."""
         if draft is not None:
-            for request in self.scheduler.running:
-                draft(request)
+            drafts = {one: draft(one) for one in self.scheduler.running}
+            self.scheduler.drafts = {one: found for one, found in drafts.items() if found}
         plan = self.scheduler.schedule()
         check_plan(self.scheduler, plan)
         for source, target in plan.copies:
@@ -102,7 +102,7 @@ class Server:
         for work in plan.work:
             self.scheduler.computed(work, len(kept[work.request.id]))
             request = work.request
-            if request.num_told >= request.parameters.max_new_tokens:
+            if request.num_left <= 0:
                 self.scheduler.finish(request, "length")
                 self.ended.append(request)
         self.preemptions += len(plan.preempted)
@@ -133,12 +133,12 @@ class Server:
         for place, wanted in enumerate(known[read_from:], read_from):
             found = self.store[self.slot(request, place)]
             assert found == wanted, "another text's keys and values were read"
-        first, path = work.start + work.count - len(work.draft), []
-        under, at = children(work.draft.tokens, work.draft.parents), ROOT_NODE
+        first, path = work.start + work.count - len(draft_of(work)), []
+        under, at = draft_of(work).children(), ROOT_NODE
         while work.samples:
             token = next_token(self.store[self.slot(request, first + at)])
             request.tokens.append(token)
-            if request.num_told == request.parameters.max_new_tokens or (at, token) not in under:
+            if request.num_left == 0 or (at, token) not in under:
                 break
             at = under[at, token]
             path.append(at)
@@ -155,14 +155,15 @@ class Server:
 def texts_of(work) -> list[int]:
     """The digest that stands in each place up to the work's end: a draft's node's is its way's."""
     known = digests([*work.request.tokens][: work.start + work.count], work.request.adapter)
-    known = known[: work.start + work.count - len(work.draft)]
+    draft = draft_of(work)
+    known = known[: work.start + work.count - len(draft)]
     nodes = []
-    for token, parent in zip(work.draft.tokens, work.draft.parents):
+    for token, parent in zip(draft.tokens, draft.parents):
         nodes.append(digest(nodes[parent] if parent >= 0 else known[-1], token))
     return known + nodes
 
 
-def check_plan(scheduler: Scheduler, plan: Plan) -> None:
+def check_plan(scheduler: DraftScheduler, plan: Plan) -> None:
     assert plan.num_tokens <= scheduler.budget
     assert len(scheduler.running) <= scheduler.max_running
     assert len({work.request.id for work in plan.work}) == len(plan.work)
@@ -173,7 +174,7 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
         assert request not in scheduler.running and not request.table.blocks
 
 
-def check_blocks(scheduler: Scheduler) -> None:
+def check_blocks(scheduler: DraftScheduler) -> None:
     """What holds between any two steps."""
     manager = scheduler.blocks
     tables = [request.table for request in scheduler.running]
@@ -216,7 +217,7 @@ def random_tree(good: list[int], chance: random.Random) -> Draft:
 def random_case(
     seed: int,
     manager: type[BlockManager] = BlockManager,
-    scheduler: type[Scheduler] = Scheduler,
+    scheduler: type[DraftScheduler] = DraftScheduler,
 ) -> Server:
     """Requests that come, fork, guess and leave, until none is left; AssertionError where an
     invariant breaks or an answer is not what it would be alone."""
@@ -238,11 +239,12 @@ def random_case(
     left, made = chance.randint(1, 7), []
     drafting = chance.random() < 0.4
 
-    def draft(request: Request) -> None:
-        most = request.parameters.max_new_tokens - request.num_told - 1
+    def draft(request: Request) -> Draft | None:
+        most = request.num_left - 1
         if request.num_computed_tokens == len(request.tokens) - 1 and most > 0:
             good = told_alone(tuple(request.tokens), request.adapter, most)
-            request.draft = random_tree(good, chance).first(min(most, chance.randint(0, 5)))
+            return random_tree(good, chance).first(min(most, chance.randint(0, 5)))
+        return None
 
     for _ in range(MOST_STEPS):
         here = [r for r in made if r.status is not Status.FINISHED]
@@ -274,6 +276,6 @@ def random_case(
     for request in made:
         alone = told_alone(request.prompt, request.adapter, request.parameters.max_new_tokens)
         complete = request.finish_reason == "length"
-        assert request.told == (alone if complete else alone[: request.num_told])
+        assert request.generated == (alone if complete else alone[: len(request.generated)])
         assert complete or request.finish_reason == "cancelled"
     return server

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.inference.cache import blocks as package
 from minitrain.inference.cache.dense import DenseCache
 from minitrain.inference.cache.dense import read_on as dense_read_on
-from minitrain.inference.cache.quantized import QuantizedCache
-from minitrain.inference.plain.attention import Cache, cached_attention, read_on
-from minitrain.inference.plain.batch import generate_batch
-from minitrain.inference.plain.blocks import BlockManager, Pool
-from minitrain.inference.plain.held import held_bytes
-from minitrain.inference.plain.loop import Request, Server
-from minitrain.inference.plain.rounded import QuantizedKV
-from minitrain.inference.plain.sampler import sample
-from minitrain.inference.plain.schedule import schedule
+from minitrain.inference.plain.given import held_bytes
+from minitrain.inference.plain.loop import Cache, Request, Server, generate_batch, read_on
+from minitrain.inference.plain.reference import (
+    BlockManager,
+    Pool,
+    QuantizedKV,
+    cached_attention,
+    sample,
+    schedule,
+)
 from minitrain.inference.sampling import generate, next_token_probabilities
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
@@ -103,90 +102,6 @@ def test_a_text_that_no_pool_holds_is_refused(model):
     server = Server(model, BlockManager(Pool(3), 4), schedule, sample)
     with pytest.raises(InputError, match="needs 4 blocks of 4, and the pool has 3"):
         server.add(Request([1] * 10, 4))
-
-
-class Both:
-    """The plain manager and the package's, given the same traffic."""
-
-    def __init__(self, num_blocks, size):
-        self.plain = BlockManager(Pool(num_blocks), size)
-        self.other = package.BlockManager(num_blocks, size)
-
-    def admit(self, tokens, most, adapter=None):
-        ours = self.plain.admit(tokens, most, adapter)
-        theirs = self.other.admit(tokens, adapter, most)
-        assert (ours is None) == (theirs is None)
-        if ours is None:
-            return None
-        assert ours[1] == theirs[1] and len(ours[0]) == len(theirs[0].blocks)
-        return (ours[0], theirs[0]), ours[1]
-
-    def grow(self, table, start, stop):
-        ours, theirs = (
-            self.plain.grow(table[0], start, stop),
-            self.other.grow(table[1], start, stop),
-        )
-        assert (ours is None) == (theirs is None)
-        assert ours is None or len(ours) == len(theirs)
-        return ours
-
-    def commit(self, table, tokens, computed, adapter=None):
-        self.plain.commit(table[0], tokens, computed, adapter)
-        self.other.commit(table[1], tokens, adapter, computed)
-
-    def fork(self, table, computed):
-        return self.plain.fork(table[0]), self.other.fork(table[1], computed)
-
-    def release(self, table):
-        self.plain.release(table[0])
-        self.other.release(table[1])
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_blocks_are_shared_as_the_packages_are(seed):
-    """Among texts with common beginnings; no two write the same on their own."""
-    draw, both, texts, old = random.Random(seed), Both(24, 3), [], [[]]
-    for _ in range(150):
-        while len(texts) > 4:
-            both.release(texts.pop(draw.randrange(len(texts)))[0])
-        if texts and draw.random() < 0.3:
-            table, tokens, adapter = draw.choice(texts)
-            texts.append((both.fork(table, len(tokens)), list(tokens), adapter))
-        known = draw.choice(old)
-        tokens = known[: draw.randrange(1 + len(known))] + [draw.randrange(10**6) for _ in range(3)]
-        adapter = draw.choice("ab")
-        old.append(tokens + [draw.randrange(10**6) for _ in range(draw.randrange(9))])
-        admitted = both.admit(tokens, 100, adapter)
-        if admitted is not None:
-            table, _ = admitted
-            both.commit(table, tokens, len(tokens), adapter)
-            texts.append((table, tokens, adapter))
-        if texts:
-            table, tokens, adapter = draw.choice(texts)
-            if both.grow(table, len(tokens), len(tokens) + 1) is not None:
-                tokens.append(draw.randrange(10**6))
-                both.commit(table, tokens, len(tokens), adapter)
-        assert both.plain.pool.available() + both.other.used == 24
-    assert both.other.hit > 100
-    for table, _, _ in texts:
-        both.release(table)
-    assert both.plain.pool.available() == 24
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_rounded_keys_and_values_are_those_of_the_packages_cache(bits):
-    k, v = torch.randn(2, 2, 2, 50, 4, generator=torch.Generator().manual_seed(2)).unbind(0)
-    ours, config = QuantizedKV(bits, group=8), replace(CONFIG, layers=1)
-    theirs = QuantizedCache(config, 1, bits, group=8, residual=0)
-    for start in range(0, 50, 5):
-        part = k[:1, :, start : start + 5], v[:1, :, start : start + 5]
-        ours.append(part[0][0], part[1][0])
-        theirs.append(0, *part)
-        theirs.grow(5)
-    empty = torch.zeros(1, 2, 0, 4)
-    for one, other in zip(ours.read(), theirs.append(0, empty, empty)):
-        assert torch.allclose(one, other[0], atol=1e-5)
-    assert torch.equal(ours.read()[0][:, 48:], k[0, :, 48:])
 
 
 def test_bytes_count_each_storage_once_and_whole():

@@ -9,13 +9,14 @@ from minitrain.apps.drafts import open_drafts
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts import named, taught
-from minitrain.inference.speculation.drafts.eagle import Eagle
-from minitrain.inference.speculation.drafts.lessons import Course
-from minitrain.inference.speculation.drafts.medusa import Medusa
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.ngram import NGram
+from minitrain.inference.speculation import named
+from minitrain.inference.speculation.draft_model import DraftModel
+from minitrain.inference.speculation.eagle import Eagle
 from minitrain.inference.speculation.length import AdaptiveLength
+from minitrain.inference.speculation.lessons import Course
+from minitrain.inference.speculation.medusa import Medusa
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.serving import SpeculativeEngine
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.transformer import build
@@ -40,9 +41,9 @@ def target():
 
 @pytest.fixture(autouse=True)
 def short_lessons(monkeypatch, tmp_path):
-    short = taught.Teaching(12, 24, 61, course=Course(steps=4, texts=4))
+    short = named.Teaching(12, 24, 61, course=Course(steps=4, texts=4))
     monkeypatch.setattr(named, "Teaching", lambda: short)
-    monkeypatch.setattr(taught, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(named, "cache_dir", lambda: tmp_path)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -52,7 +53,7 @@ def test_every_named_draft_is_served(name, length, target):
     assert isinstance(drafts.proposer, KINDS[name])
     assert length is not None or isinstance(drafts.length, AdaptiveLength)
     asked = SamplingParameters(10)
-    found = Engine(target, 60, 4, proposer=drafts).generate(prompts(3), asked)
+    found = SpeculativeEngine(target, 60, 4, proposer=drafts).generate(prompts(3), asked)
     wanted = Engine(target, 60, 4).generate(prompts(3), asked)
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
 
@@ -86,8 +87,8 @@ def test_rows_are_those_of_a_batch(target):
 def test_a_head_is_taught_once_for_a_target(name, target, tmp_path, monkeypatch):
     """What is found is what was taught; another target, or a file cut short, is taught anew."""
     taughts = []
-    train = taught.train
-    monkeypatch.setattr(taught, "train", lambda *a: taughts.append(name) or train(*a))
+    train = named.train
+    monkeypatch.setattr(named, "train", lambda *a: taughts.append(name) or train(*a))
     heads = [open_drafts(name, target, (1,), 2, length=2).proposer for _ in range(2)]
     first, second = (vars(one).get("heads", vars(one).get("layer")).state_dict() for one in heads)
     assert all(torch.equal(first[key], second[key]) for key in first) and len(taughts) == 1

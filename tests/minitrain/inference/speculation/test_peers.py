@@ -9,21 +9,21 @@ import torch
 
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
-from minitrain.inference.cached import generate_cached
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.speculation.drafts.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.drafts.lessons import own_text
-from minitrain.inference.speculation.drafts.medusa import Medusa, MedusaHeads
-from minitrain.inference.speculation.drafts.model import DraftModel
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.drafts.self_draft import first_layers, quantized_draft
-from minitrain.inference.speculation.measured import measure_acceptance
-from minitrain.inference.speculation.writing import speculate
+from minitrain.inference.sampling import generate_cached
+from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
+from minitrain.inference.speculation.eagle import Eagle, EagleLayer
+from minitrain.inference.speculation.length import measure_acceptance
+from minitrain.inference.speculation.lessons import own_text
+from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.serving import speculate
 from minitrain.model.hub.llama2c import load_llama2c
 
 from ...model.peers import exact
-from .test_writing import LATER, PROMPTS, TARGET, distorted
+from .test_serving import TARGET, distorted
 
+PROMPTS, LATER = [[3, 1, 4], [15], [9, 2, 6, 5, 3, 5]], SamplingParameters(max_new_tokens=16)
 needs_stories = pytest.mark.skipif(
     not is_cached("stories15M"), reason="python -m minitrain assets stories15M"
 )
@@ -36,7 +36,7 @@ def test_transformers_writes_the_same_with_its_own_drafts(how):
         {"assistant_model": assistant} if how == "assistant" else {"prompt_lookup_num_tokens": 4}
     )
     proposer = DraftModel(distorted(2, 0.2)) if how == "assistant" else NGram()
-    for prompt in PROMPTS[:3]:
+    for prompt in PROMPTS:
         theirs = target.generate(
             torch.tensor([prompt]),
             max_new_tokens=LATER.max_new_tokens,
@@ -46,7 +46,7 @@ def test_transformers_writes_the_same_with_its_own_drafts(how):
             **options,
         )
         (ours,) = speculate(TARGET, proposer, [prompt], LATER)
-        assert ours.tokens == theirs[0].tolist()
+        assert [*prompt, *ours.tokens] == theirs[0].tolist()
 
 
 @lru_cache
@@ -75,7 +75,7 @@ def test_a_story_is_the_same_whoever_drafts():
     expected = generate_cached(target, prompt, 16, temperature=0)
     for name, proposer in story_proposers().items():
         (ours,) = speculate(target, proposer, [prompt], parameters)
-        assert ours.told == expected, name
+        assert ours.tokens == expected, name
 
 
 @needs_stories

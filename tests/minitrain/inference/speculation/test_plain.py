@@ -1,21 +1,25 @@
-"""Lab e09b's plain versions are the package's own, written shorter."""
+"""Lab e09b's short versions, and what the package builds of trees on them."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 import torch
 
-from minitrain.inference.logits import draw
+from minitrain.errors import InputError
+from minitrain.inference.sampling import draw
 from minitrain.inference.speculation import plain
-from minitrain.inference.speculation.drafts.medusa import MedusaHeads
-from minitrain.inference.speculation.drafts.ngram import NGram
-from minitrain.inference.speculation.formula import best_length, speed_up
-from minitrain.inference.speculation.tree import ancestors, depths, walk
+from minitrain.inference.speculation.medusa import MedusaHeads, best_tree, parents_of
+from minitrain.inference.speculation.ngram import NGram
+from minitrain.inference.speculation.proposer import Draft
 from minitrain.inference.speculation.verification import verify
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 
-TREE = ([3, 5, 3, 7, 5, 3, 9], [-1, -1, 0, 0, 1, 2, 5])  # tokens, parents
+#    0 ┬ 1 ─ 3        tokens  5 ┬ 6 ─ 8
+#      └ 2 ─ 4                  └ 7 ─ 8
+PARENTS, TOKENS = (-1, 0, 0, 1, 2), (5, 6, 7, 8, 8)
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])
@@ -54,31 +58,29 @@ def test_lookup_is_that_of_the_package():
             assert plain.ngram_draft(tokens, most, longest) == want
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 0.4, 0.83, 1.0])
-def test_the_best_length_is_that_of_the_package(acceptance: float):
-    passes = [1.0, 1.1, 1.15, 1.4, 1.6]
-    best, speeds = plain.best_length(acceptance, 0.2, passes)
-    assert best == best_length(acceptance, 0.2, 4, passes.__getitem__)
-    assert speeds == pytest.approx(
-        [speed_up(acceptance, g, 0.2, seconds) for g, seconds in enumerate(passes)]
-    )
+def test_a_node_reads_the_text_itself_and_its_way():
+    ways = [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {0, 2, 4}]
+    seen, positions = plain.tree_attention(PARENTS, 4)
+    assert seen[:, :4].all()
+    assert [set(row.nonzero()[:, 0].tolist()) for row in seen[:, 4:]] == ways
+    assert positions.tolist() == [4, 5, 5, 6, 6]
+    assert Draft(TOKENS, PARENTS).depth == 3 and Draft().depth == 0
+    assert torch.equal(plain.tree_attention((-1, 0, 1), 0)[0], torch.ones(3, 3).tril().bool())
 
 
-@pytest.mark.parametrize("parents", [[-1], [-1, 0, 1], TREE[1]])
-def test_trees_are_those_of_the_package(parents: list[int]):
-    seen, positions = plain.tree_attention(parents, 4)
-    assert seen[:, :4].all() and torch.equal(seen[:, 4:], ancestors(parents))
-    assert positions.tolist() == [3 + depth for depth in depths(parents)]
-
-
-def test_the_path_is_that_of_the_package():
-    generator, (tokens, parents) = torch.Generator().manual_seed(0), TREE
-    for _ in range(300):
-        some = torch.randint(4, (len(tokens) + 1,), generator=generator)
-        choices = (3 + 2 * some).tolist()  # 3, 5, 7, 9
-        path, text = plain.accepted_path(tokens, parents, choices)
-        assert path == walk(tokens, parents, choices)
-        assert text == [*(tokens[n] for n in path), choices[path[-1] + 1 if path else 0]]
+@pytest.mark.parametrize(
+    ("own", "path"),
+    [
+        ([5, 7, 0, 8, 0, 9], [0, 2, 4]),  # after the text 5, then 7, then 8: all of a branch
+        ([5, 6, 7, 8, 8, 8], [0, 1]),  # after node 1 the target says 7, which is no child of it
+        ([5, 8, 8, 8, 8, 8], [0]),  # 8 is in the tree, but not under node 0
+        ([6, 6, 6, 6, 6, 6], []),
+    ],
+)
+def test_the_path_follows_the_targets_own_tokens(own, path):
+    found, text = plain.accepted_path(TOKENS, PARENTS, own)
+    assert found == path
+    assert text == [*(TOKENS[node] for node in path), own[path[-1] + 1 if path else 0]]
     assert plain.accepted_path([], [], [8]) == ([], [8])
 
 
@@ -97,3 +99,36 @@ def test_heads_are_those_of_the_package():
         for k in range(3)
     )
     torch.testing.assert_close(loss, want)
+
+
+def test_the_best_tree_is_the_best_of_all_trees():
+    accuracy = torch.tensor([[0.5, 0.3, 0.1], [0.4, 0.35, 0.05]])
+
+    def worth(paths):
+        return sum(
+            torch.tensor([float(accuracy[d, r]) for d, r in enumerate(path)]).prod()
+            for path in paths
+        )
+
+    every = [path for size in (1, 2) for path in product(range(3), repeat=size)]
+    for nodes in (1, 2, 4, 6):
+        found = best_tree(accuracy, nodes)
+        parents = parents_of(found)
+        assert len(set(found)) == nodes
+        assert parents == tuple(found.index(p[:-1]) if p[:-1] else -1 for p in found)
+        greedy = sorted(every, key=lambda path: -worth([path]))[:nodes]
+        assert worth(found) == pytest.approx(worth(greedy))
+    assert len(best_tree(accuracy, 100)) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (((1, 2), (1, -1)), "token before it"),
+        (((1, 2), (-1,)), "2 tokens"),
+        (((1, 2), (-1, -1), torch.rand(2, 4)), "which are a chain"),
+    ],
+)
+def test_a_disorderly_draft_is_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        Draft(*given)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.inference.logits import cut
+from minitrain.inference.sampling import cut
 from minitrain.inference.speculation.verification import verify, verify_naive
 
 DRAWS, V = 200_000, 8
@@ -249,16 +249,9 @@ def test_rounding_leaves_something_to_draw_from():
         assert 0 <= tokens[0, 0] < V and p[0, 0, tokens[0, 0]] > 0
 
 
-def test_what_cannot_be_right_is_named():
-    p, q, drafts = TARGET[None, :3], DRAFT[None, :2], torch.tensor([[1, 2]])
-    with pytest.raises(InputError, match="one place more"):
-        verify(p[:, :2], q, drafts, torch.rand(1, 3))
-    with pytest.raises(InputError, match="uniforms"):
-        verify(p, q, drafts, torch.rand(1, 2))
-    with pytest.raises(InputError, match="0 to 2"):
-        verify(p, q, drafts, torch.rand(1, 3), torch.tensor([3]))
-    impossible = q.clone()
-    impossible[0, 1, 2] = 0
+def test_a_draft_that_cannot_have_been_drawn_is_refused():
+    p, q, drafts = TARGET[None, :3], DRAFT[None, :2].clone(), torch.tensor([[1, 2]])
+    q[0, 1, 2] = 0
     with pytest.raises(InputError, match="probability 0 in q"):
-        verify(p, impossible, drafts, torch.rand(1, 3))
-    verify(p, impossible, drafts, torch.rand(1, 3), torch.tensor([1]))  # it is no draft
+        verify(p, q, drafts, torch.rand(1, 3))
+    verify(p, q, drafts, torch.rand(1, 3), torch.tensor([1]))  # it is no draft

@@ -15,20 +15,14 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from minitrain.errors import InputError
 from minitrain.inference.speculation.proposer import Asked, Draft
 
 
 class NGram:
-    """Looks for the last `longest` tokens, then for fewer, to `shortest`; the last find counts."""
+    """Looks for the last `longest` tokens, then for fewer, to one; the latest find counts."""
 
-    def __init__(self, longest: int = 3, shortest: int = 1) -> None:
-        if not 1 <= shortest <= longest:
-            raise InputError(
-                f"n-grams of {shortest} to {longest} tokens: the shortest is 1 or more, and no "
-                "longer than the longest"
-            )
-        self.sizes = range(longest, shortest - 1, -1)
+    def __init__(self, longest: int = 3) -> None:
+        self.sizes = range(longest, 0, -1)
 
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
         return [Draft.chain(self.lookup(asked.tokens, asked.most)) for asked in requests]

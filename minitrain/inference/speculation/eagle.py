@@ -7,13 +7,13 @@
                                     └ guessed, and read in place of what the target would say
 
 The hidden vector knows all that the target made of the text, so that one layer is enough to say the
-next; and the token beside it, which Medusa's heads cannot see, tells which of the likely ones was
+next; and the token beside it, which Medusa's heads cannot see, says which of the likely ones was
 drawn. Guessed vectors are never kept: when the request comes again, exact ones take their places.
 
     x = J [embed(token), h];  ĥ = block(x);  logits = ĥ U^T, U the target's rows at first
 
 Cost a draft: a layer's and V'·D numbers read, one after the other. Papers: Li et al., arXiv
-2401.15077; shortlist: 2502.14856. Lab: e09b.
+2401.15077; shortlist: 2502.14856.
 Shapes: B texts  T tokens  D width  V vocabulary  V' shortlist.
 """
 
@@ -30,9 +30,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minitrain.inference.cache.dense import DenseCache, DenseReader
 from minitrain.inference.forward import through
-from minitrain.inference.speculation.drafts.lessons import Lessons
-from minitrain.inference.speculation.drafts.rows import Rows, batched
-from minitrain.inference.speculation.proposer import Asked, Draft, chosen, drawn
+from minitrain.inference.speculation.draft_model import InRows, New, filled
+from minitrain.inference.speculation.lessons import Lessons
+from minitrain.inference.speculation.proposer import Asked
 from minitrain.model.rope import rotation
 from minitrain.model.transformer import Block, Transformer, initialise
 
@@ -78,86 +78,48 @@ class EagleLayer(nn.Module):
         return right + F.smooth_l1_loss(guess / spread, hidden[:, 1:] / spread)
 
 
-class Eagle:
-    """`rows`: requests at once, more take turns; `longest`: tokens of a text, which gets no drafts
-    beyond (None: what the target was made for)."""
+class Eagle(InRows):
+    """`longest` None: what the target was made for."""
 
     def __init__(self, layer: EagleLayer, rows: int = 1, longest: int | None = None) -> None:
-        self.layer, self.longest = layer, longest or layer.config.max_length
-        place = layer.outer.device, layer.outer.dtype
-        self.cache = DenseCache(layer.config, rows, 2 * self.longest, *place)
-        self.rows = Rows(rows)
+        longest, place = longest or layer.config.max_length, (layer.outer.device, layer.outer.dtype)
+        super().__init__(DenseCache(layer.config, rows, 2 * longest, *place), longest)
+        self.layer = layer
         self.exact = [0] * rows  # tokens in each row whose hidden vectors are the target's
         self.ends = [0] * rows  # where in their texts these end: a row may begin behind a prefix
         self.owner: list[Hashable] = [None] * rows
 
-    def propose(self, requests: Sequence[Asked]) -> list[Draft]:
-        """None before the target has read anything of a request."""
-        drafts = [Draft() for _ in requests]
-        fitting = [
-            i
-            for i, asked in enumerate(requests)
-            if len(asked.hidden) and len(asked.tokens) + asked.most <= self.longest
-        ]
-        for some in batched(fitting, len(self.exact)):
-            for i, draft in zip(some, self._draft([requests[i] for i in some])):
-                drafts[i] = draft
-        return drafts
+    def _fits(self, asked: Asked) -> bool:
+        """No draft before the target has read anything of a request."""
+        return len(asked.hidden) > 0 and super()._fits(asked)
 
-    @torch.no_grad()
-    def _draft(self, requests: Sequence[Asked]) -> list[Draft]:
-        rows = self.rows.of([asked.key for asked in requests])
-        self._cut(rows, requests)
-        new = {
-            row: (list(asked.tokens[-len(asked.hidden) :]), asked.hidden)
-            for row, asked in zip(rows, requests)
-        }
-        tokens: list[list[int]] = [[] for _ in requests]
-        q: list[list[Tensor | None]] = [[] for _ in requests]
-        for step in range(max(asked.most for asked in requests)):
-            going = [i for i, asked in enumerate(requests) if step < asked.most]
-            guesses = self._read({rows[i]: new[rows[i]] for i in going})
-            if step == 0:
-                self.exact = list(self.cache.lengths)
-            for i in going:
-                guess = guesses[rows[i]]  # (1, D)
-                token, probabilities = chosen(requests[i], self._logits(guess[0]))
-                tokens[i].append(token)
-                q[i].append(probabilities)
-                new[rows[i]] = [token], guess
-        return [drawn(*each) for each in zip(tokens, q)]
-
-    def _cut(self, rows: Sequence[int], requests: Sequence[Asked]) -> None:
-        """Rolls all rows back to what is exact; a row begins anew where the hidden vectors that
-        came do not follow on those that it has (another's row, a text that was preempted)."""
+    def _begin(self, rows: Sequence[int], requests: Sequence[Asked]) -> list[New]:
+        """Guessed vectors are cut. A row begins anew where the hidden vectors that came do not
+        follow on those that it has (another's row, a text that was preempted)."""
         for row, asked in zip(rows, requests):
             follows = self.ends[row] == len(asked.tokens) - 1 - len(asked.hidden)
             if self.owner[row] != asked.key or not follows:
                 self.owner[row], self.exact[row] = asked.key, 0
             self.ends[row] = len(asked.tokens) - 1
         self.cache.truncate(self.exact)
+        for row, asked in zip(rows, requests):
+            self.exact[row] += len(asked.hidden)  # which are read first
+        return [(list(asked.tokens[-len(asked.hidden) :]), asked.hidden) for asked in requests]
 
-    def _read(self, new: dict[int, tuple[list[int], Tensor]]) -> dict[int, Tensor]:
-        """Tokens and the hidden (n, D) beside them, for each of these rows -> ĥ (1, D) of the last
-        of each."""
+    def _read(self, new: dict[int, New]) -> dict[int, tuple[Tensor, Tensor]]:
         before = list(self.cache.lengths)
-        width, counts = (
-            max(len(t) for t, _ in new.values()),
-            {r: len(t) for r, (t, _) in new.items()},
-        )
-        nothing = [0], self.layer.outer.new_zeros(1, self.layer.config.hidden_size)
+        nothing = [], self.layer.outer.new_zeros(1, self.layer.config.hidden_size)
         pairs = [new.get(row, nothing) for row in range(len(before))]
-        tokens = torch.tensor([[*t, *[0] * (width - len(t))] for t, _ in pairs])  # (B, T)
         hidden = pad_sequence([h for _, h in pairs], batch_first=True)  # (B, T, D)
-        guesses = self.layer(tokens.to(hidden.device), hidden, self.cache.reader(width))
-        self.cache.lengths = [length + counts.get(row, 0) for row, length in enumerate(before)]
-        return {row: guesses[row, count - 1 : count] for row, count in counts.items()}
+        width = hidden.shape[1]
+        tokens = filled([t for t, _ in pairs], width).to(hidden.device)  # (B, T)
+        guesses = self.layer(tokens, hidden, self.cache.reader(width))
+        self.cache.lengths = [length + len(t) for length, (t, _) in zip(before, pairs)]
+        last = {row: guesses[row, len(t) - 1 : len(t)] for row, (t, _) in new.items()}  # (1, D)
+        return {row: (self._logits(guess[0]), guess) for row, guess in last.items()}
 
     def _logits(self, guess: Tensor) -> Tensor:
         """(D,) -> (V,): -inf for tokens that are not on the shortlist."""
         vocabulary = self.layer.embedding[0].num_embeddings
         logits = self.layer.logits(guess)
         return logits.new_full((vocabulary,), -torch.inf).scatter(0, self.layer.shortlist, logits)
-
-    def forget(self, key: Hashable) -> None:
-        self.rows.forget(key)

@@ -6,7 +6,7 @@
 
 All heads work at once, so a draft costs one small product; but head 2 does not know what head 1
 guessed, nor what was drawn, and is the worse for it. A tree makes up for some: several guesses at
-each depth, in the shape that kept most on the training text (tree.best_tree). Guesses are picked,
+each depth, in the shape that kept most on the training text (`best_tree`). Guesses are picked,
 so that every text is the target's own; the paper's "typical acceptance" is not used, as it changes
 the distribution.
 
@@ -19,6 +19,7 @@ Shapes: B texts  T tokens  K heads  D width  V' shortlist.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from heapq import heappop, heappush
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +27,11 @@ from einops import einsum
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.inference.speculation.drafts.lessons import Lessons
-from minitrain.inference.speculation.proposer import Asked, Draft
-from minitrain.inference.speculation.tree import Branch, parents_of
+from minitrain.inference.speculation.lessons import Lessons
+from minitrain.inference.speculation.proposer import ROOT, Asked, Draft
 from minitrain.model.transformer import Transformer
+
+Branch = tuple[int, ...]  # a node, by the rank that is taken at each depth on the way to it
 
 
 class MedusaHeads(nn.Module):
@@ -93,3 +95,33 @@ class Medusa:
 
     def forget(self, key: Hashable) -> None:
         pass
+
+
+def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:
+    """The tree of so many nodes that keeps the most: its paths, each a rank at every depth.
+
+    accuracy (depths, ranks): how often the guess of rank r for depth d is right. Taken to be
+    independent, a node is reached with the product along its path, and the tree keeps the sum over
+    its nodes: those with the greatest products, which are a tree, as a parent's is never smaller.
+    """
+    waiting: list[tuple[float, Branch]] = []
+    depths, ranks = accuracy.shape
+
+    def offer(path: Branch, reached: float) -> None:
+        if len(path) < depths:
+            for rank in range(ranks):
+                heappush(waiting, (-reached * float(accuracy[len(path), rank]), (*path, rank)))
+
+    offer((), 1.0)
+    chosen: list[Branch] = []
+    while waiting and len(chosen) < nodes:
+        reached, path = heappop(waiting)
+        chosen.append(path)
+        offer(path, -reached)
+    return sorted(chosen, key=lambda path: (len(path), path))
+
+
+def parents_of(paths: Sequence[Branch]) -> tuple[int, ...]:
+    """Each path's parent; paths stand after their beginnings."""
+    place = {path: node for node, path in enumerate(paths)}
+    return tuple(place[path[:-1]] if path[:-1] else ROOT for path in paths)

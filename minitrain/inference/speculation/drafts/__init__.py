@@ -1,3 +1,0 @@
-"""Sources of drafts: another model, the target in fewer bits or layers, its own text, heads upon
-it.
-"""
