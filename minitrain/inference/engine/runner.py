@@ -23,7 +23,7 @@ from minitrain.ranks.group import Group
 
 
 class Adapters(Protocol):
-    """The part of `finetuning.many.rows.AdapterBank` that the engine needs."""
+    """The part of `finetuning.many.AdapterBank` that the engine needs."""
 
     def number(self, name: str) -> int: ...
 

@@ -9,7 +9,7 @@ import peft
 import torch
 from torch import nn
 
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning.model import adapt
 from minitrain.finetuning.peft_files import adapter_tensors
 from minitrain.model.hub.load import load_pretrained
 from minitrain.model.transformer import Transformer

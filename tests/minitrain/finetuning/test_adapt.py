@@ -10,12 +10,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, adaptation_of, find_layers, trainable_parameters
 from minitrain.finetuning.adapters.lora import merged_linear
-from minitrain.finetuning.layer import Adapted, adapted_layers, dense_linear
-from minitrain.finetuning.lora_plus import adapter_groups
+from minitrain.finetuning.layer import Adapted, adapted_layers
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
 from minitrain.finetuning.methods import METHODS, LoRAMethod
+from minitrain.finetuning.model import (
+    adapt,
+    adaptation_of,
+    adapter_groups,
+    find_layers,
+    trainable_parameters,
+)
 from minitrain.finetuning.peft_files import load_adapter, save_adapter
 from minitrain.memory.segments import recompute
 from minitrain.model.attention.grouped_query import attention_naive
@@ -25,8 +30,8 @@ from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build, exchange_attention
 from minitrain.optimizers.adamw import AdamW
+from minitrain.quantization.dense import dequantize_model
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.model import quantize_model
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import _set_rate
@@ -295,20 +300,12 @@ def quantized():
     return quantize_model(fresh(), named("nf4-dq"))
 
 
-def dense(model):
-    """The same function in plain layers."""
-    for path, layer in list(model.named_modules()):
-        if isinstance(layer, QuantLinear):
-            model.set_submodule(path, dense_linear(layer.weight.dequantize().double(), layer.bias))
-    return model
-
-
 @pytest.mark.parametrize("method", ["lora", "dora", "pissa", "ia3", "bitfit", "houlsby"])
 def test_over_quantized_layers(method):
     """QLoRA (Dettmers et al., arXiv 2305.14314): gradients through the dequantization, and a merge
     into plain floats, since quantizing the sum anew would change it."""
     model, peer = (
-        shake(adapt(base, method).double()) for base in (quantized(), dense(quantized()))
+        shake(adapt(base, method).double()) for base in (quantized(), dequantize_model(quantized()))
     )
     own = {name: t for name, t in model.state_dict().items() if ".adapter." in name}
     assert set(own) == set(own) & set(peer.state_dict())

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, trainable_parameters
-from minitrain.finetuning.adapters.experts import LoRAExperts
+from minitrain.finetuning.adapters.lora import LoRAExperts
 from minitrain.finetuning.layer import adapted_layers
-from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload
+from minitrain.finetuning.model import adapt, adapter_groups, trainable_parameters
 from minitrain.finetuning.peft_files import load_adapter, save_adapter
 from minitrain.model.config import ModelConfig
 from minitrain.model.experts.grouped import Experts

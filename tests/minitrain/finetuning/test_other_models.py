@@ -12,9 +12,9 @@ import transformers as hf
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.finetuning.layer import adapted_layers
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
+from minitrain.finetuning.model import adapt, trainable_parameters
 from minitrain.finetuning.peft_files import adapter_tensors, load_adapter, save_adapter
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.model import quantize_model

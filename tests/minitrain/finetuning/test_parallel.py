@@ -10,13 +10,17 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, unload
+from minitrain.finetuning.model import adapt, adapter_groups
 from minitrain.finetuning.peft_files import adapter_tensors
-from minitrain.finetuning.tensor.features import ColumnBitFit, ColumnIA3
-from minitrain.finetuning.tensor.lora import ColumnLoRA, RowLoRA
-from minitrain.finetuning.tensor.model import tensor_parallel_adapted, whole_adapter
+from minitrain.finetuning.tensor import (
+    ColumnBitFit,
+    ColumnIA3,
+    ColumnLoRA,
+    RowLoRA,
+    tensor_parallel_adapted,
+    whole_adapter,
+)
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.parallel.layout import lay_out, layout_of

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, adaptation_of
-from minitrain.finetuning.many.rows import AdapterBank, factors_in
+from minitrain.finetuning.many import AdapterBank, factors_in
+from minitrain.finetuning.model import adapt, adaptation_of
 from minitrain.finetuning.peft_config import IDLE, NEUTRAL, READ
 from minitrain.finetuning.peft_files import CONFIG as CONFIG_FILE
 from minitrain.finetuning.peft_files import WEIGHTS, adapter_tensors, load_adapter, save_adapter

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.layer import Adapted, adapted_layers
 from minitrain.finetuning.merging import merge_and_unload, unload
+from minitrain.finetuning.model import adapt
 from minitrain.model.swap import linear_layers
 from minitrain.precision.low_bit_linear import CURRENT, QuantizedLinear
 from minitrain.precision.low_bit_linear import convert as fp8

@@ -11,7 +11,7 @@ import torch
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning.model import adapt
 from minitrain.model.experts.apart import PARTS, put_together, take_apart
 from minitrain.model.transformer import build
 from minitrain.quantization.calibration import Calibration

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many import AdapterBank
+from minitrain.finetuning.model import adapt
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.metrics import latency
 from minitrain.inference.parameters import SamplingParameters

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
+from minitrain.finetuning.model import adapt
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate

@@ -17,7 +17,7 @@ from minitrain.data.preparation.deduplication.clusters import clusters
 from minitrain.data.preparation.deduplication.suffix_array import suffix_array
 from minitrain.data.preparation.deduplication.words import jaccard
 from minitrain.data.stream.mixture import tempered as tempered_of
-from minitrain.finetuning.adapt import adapt, trainable_parameters
+from minitrain.finetuning.model import adapt, trainable_parameters
 from minitrain.inference.sampling import next_token_probabilities
 from minitrain.inference.speculation.formula import speed_up
 from minitrain.inference.speculation.plain import ngram_draft, tree_attention
