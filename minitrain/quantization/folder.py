@@ -49,7 +49,7 @@ def save_quantized(
         if hasattr(module, "in_features") and type(module) not in SAVED:
             raise InputError(
                 f"{name} is a {type(module).__name__}, which has no form in a file: save the model "
-                "before accelerate(), or after convert()"
+                "before accelerate(), or after convert_qat()"
             )
     if not layers:
         raise InputError(

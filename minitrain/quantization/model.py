@@ -26,14 +26,14 @@ from torch import nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError, unknown_name
-from minitrain.model.experts.apart import PARTS, take_apart
+from minitrain.model.experts.apart import PARTS, put_together, take_apart
 from minitrain.model.experts.grouped import Experts
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.calibration import Calibration, InputStatistics
 from minitrain.quantization.formats.tiling import Shape
 from minitrain.quantization.formats.weight import Format
+from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.methods.method import RTN, Method, nearest, weight_only
-from minitrain.quantization.statistics import InputStatistics
 
 Progress = Callable[[str], object]  # called with a layer's path when it is quantized
 
@@ -68,6 +68,21 @@ def quantize_model(
         if calibration is not None:
             calibration.advance(block)
     return model
+
+
+@torch.no_grad()
+def dequantize_model(model: Transformer) -> Transformer:
+    """In place: plain matrices of what its layers stand for, in the embedding's dtype.
+
+    It computes the same, takes a float model's bytes, and can be saved as any float model: what an
+    adapter over few bits is merged into (rounding the sum to few bits anew would change it).
+    """
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, QuantLinear):
+            linear = nn.Linear(layer.in_features, layer.out_features, False, device="meta")
+            linear.weight, linear.bias = nn.Parameter(layer.weight.dequantize()), layer.bias
+            model.set_submodule(name, linear)
+    return put_together(model).to(model.embed.weight.dtype)
 
 
 def layer_names(model: Transformer) -> list[str]:
@@ -151,7 +166,7 @@ def formats_by_layer(
             f"quantize_model goes through the blocks of minitrain's Transformer, and this is a "
             f"{type(model).__name__}: model.save_pretrained(folder), and then model, _ = "
             "load_pretrained(folder), gives one of a Llama, Mistral, Qwen or Mixtral; other models "
-            "take prepare and convert of quantization.layers.fake"
+            "take prepare_qat and convert_qat of quantization.layers.fake"
         )
     reads = method.calibrated and method.layer is not weight_only
     if model.config.experts and (method.prepares or reads):

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.grids import TINY, Absmax
 from minitrain.quantization.formats.tiling import Rows, Shape
 from minitrain.quantization.formats.weight import Format, GridFormat, QuantizedWeight
 from minitrain.quantization.layers.linear import QuantLinear
-from minitrain.quantization.statistics import InputStatistics
 
 LARGEST = 127
 INT8_ROWS = GridFormat(Absmax(8), Rows())

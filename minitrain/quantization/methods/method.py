@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.tiling import Shape
 from minitrain.quantization.formats.weight import Format, QuantizedWeight
 from minitrain.quantization.layers.int8 import (
@@ -24,10 +25,8 @@ from minitrain.quantization.layers.int8 import (
     per_token,
 )
 from minitrain.quantization.layers.linear import QuantLinear
-from minitrain.quantization.methods.awq import awq
 from minitrain.quantization.methods.gptq import gptq, has_columns
-from minitrain.quantization.methods.smoothquant import Prepare, smoothquant
-from minitrain.quantization.statistics import InputStatistics
+from minitrain.quantization.methods.scales import Prepare, awq, smoothquant
 
 Round = Callable[[Tensor, "InputStatistics | None", Format], QuantizedWeight]
 

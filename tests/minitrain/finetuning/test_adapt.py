@@ -30,9 +30,8 @@ from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.weights import hub_name
 from minitrain.model.transformer import build, exchange_attention
 from minitrain.optimizers.adamw import AdamW
-from minitrain.quantization.dense import dequantize_model
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.model import quantize_model
+from minitrain.quantization.model import dequantize_model, quantize_model
 from minitrain.training.config import TrainConfig
 from minitrain.training.loop import _set_rate
 from minitrain.training.state import TrainState

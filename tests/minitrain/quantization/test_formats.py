@@ -13,8 +13,7 @@ from minitrain.precision.blocks import quantize
 from minitrain.quantization.formats import grids
 from minitrain.quantization.formats.grids import NF4, Codebook
 from minitrain.quantization.formats.names import FLOATS, GRIDS, named
-from minitrain.quantization.formats.packing import WIDTHS, pack, unpack
-from minitrain.quantization.formats.weight import expand
+from minitrain.quantization.formats.weight import WIDTHS, expand, pack, unpack
 
 TILINGS = ("tensor", "row", "g32", "b48")
 INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "f", "z") for t in TILINGS]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.formats.weight import GridFormat, best_clipped
 from minitrain.quantization.methods.gptq import gptq, spans
-from minitrain.quantization.statistics import InputStatistics
 
 FORMATS = ["int4-row", "int4-g32", "int3z-g32", "int3-tensor", "nf4-b32", "int4-g32-dq", "int4-g48"]
 FORMATS += ["int3f-row-mse", "int4-g32-mse"]

@@ -11,8 +11,8 @@ from minitrain.errors import InputError
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.int8 import Int8Linear, int_matmul, quantize_tokens
 from minitrain.quantization.methods.method import METHODS
-from minitrain.quantization.methods.outliers import plant_outliers
 from minitrain.quantization.methods.rotation import rotate
+from minitrain.quantization.methods.scales import plant_outliers
 from minitrain.quantization.model import quantize_model
 from minitrain.training.loop import evaluate
 

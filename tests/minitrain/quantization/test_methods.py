@@ -10,16 +10,19 @@ import torch
 from minitrain.errors import InputError
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.calibration import Calibration, InputStatistics, stages
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.methods.awq import awq, best_ratio, scale_of
-from minitrain.quantization.methods.junctions import junctions
 from minitrain.quantization.methods.method import METHODS
-from minitrain.quantization.methods.outliers import plant_outliers
 from minitrain.quantization.methods.rotation import hadamard, random_hadamard, rotate
-from minitrain.quantization.methods.smoothquant import smoothquant
+from minitrain.quantization.methods.scales import (
+    awq,
+    best_ratio,
+    junctions,
+    plant_outliers,
+    scale_of,
+    smoothquant,
+)
 from minitrain.quantization.model import layer_names, quantize_model
-from minitrain.quantization.statistics import InputStatistics, stages
 from minitrain.training.loop import evaluate
 
 from .toys import calibration, fresh, held_out, tokens, trained

@@ -4,13 +4,17 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.calibration import Calibration, InputStatistics
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.fake import FakeQuantLinear, convert, prepare, straight_through
+from minitrain.quantization.layers.fake import (
+    FakeQuantLinear,
+    convert_qat,
+    prepare_qat,
+    straight_through,
+)
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.methods.method import METHODS, WEIGHT_METHODS, Method
 from minitrain.quantization.model import held_bytes, layer_names, quantize_model
-from minitrain.quantization.statistics import InputStatistics
 from minitrain.training.loop import evaluate
 
 from .toys import calibration, fresh, held_out, tokens, train, trained
@@ -141,25 +145,25 @@ def test_the_straight_through_estimator_passes_the_gradient_on():
 
 @pytest.mark.parametrize("form", ["int3-row", "nf4", "mxfp4"])
 def test_what_is_trained_is_what_is_deployed(form):
-    model = prepare(fresh(qkv_bias=True), named(form))
+    model = prepare_qat(fresh(qkv_bias=True), named(form))
     prepared = model(tokens())
     names = dict(fresh(qkv_bias=True).named_parameters()).keys()
     assert dict(model.named_parameters()).keys() == names
     assert sum(isinstance(m, FakeQuantLinear) for m in model.modules()) == 14
-    convert(model)
+    convert_qat(model)
     assert not any(isinstance(m, FakeQuantLinear) for m in model.modules())
     assert torch.equal(model(tokens()), prepared)
     assert type(model.head) is torch.nn.Linear
-    with pytest.raises(InputError, match="call prepare"):
-        convert(model)
+    with pytest.raises(InputError, match="call prepare_qat"):
+        convert_qat(model)
     with pytest.raises(InputError, match=r"no nn\.Linear"):
-        prepare(torch.nn.Sequential(), named("int8"))
+        prepare_qat(torch.nn.Sequential(), named("int8"))
 
 
 def test_three_bits_trained_beat_the_best_that_comes_after_training():
     """And the float model has had the same further steps before it is quantized."""
     form = "int3-row"
-    aware = train(prepare(trained(), named(form)), steps=20, lr=3e-3)
+    aware = train(prepare_qat(trained(), named(form)), steps=20, lr=3e-3)
     longer = train(trained(), steps=20, lr=3e-3)
     best = min(
         evaluate(quantize_model(model, named(form), METHODS[method], calibration()), held_out())
@@ -167,7 +171,7 @@ def test_three_bits_trained_beat_the_best_that_comes_after_training():
         for model in [type(longer)(longer.config)]
         if model.load_state_dict(longer.state_dict())
     )
-    assert evaluate(convert(aware), held_out()) < best - 0.01
+    assert evaluate(convert_qat(aware), held_out()) < best - 0.01
 
 
 def test_no_statistics_without_tokens():

@@ -9,13 +9,14 @@ from minitrain.measure.clock import compare, threads
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.packed_kernels import (
+    BLOCK,
     Int4PackedLinear,
     Int8PackedLinear,
     accelerate,
     kernel_for,
     roofline_seconds,
+    tile_of,
 )
-from minitrain.quantization.layers.unpacked_blocks import BLOCK, tile_of
 from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.model import quantize_model
 

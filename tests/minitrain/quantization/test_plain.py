@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from minitrain.quantization import plain
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.int8 import int_matmul, llm_int8
 from minitrain.quantization.methods import awq, gptq
-from minitrain.quantization.methods.junctions import Junction
-from minitrain.quantization.methods.smoothquant import smoothquant
-from minitrain.quantization.statistics import InputStatistics
+from minitrain.quantization.methods.scales import Junction, smoothquant
 
 ROWS, WIDTH = 12, 40
 

@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 from minitrain.optimizers.adam8bit import BLOCK, dynamic_map
 from minitrain.quantization.formats.grids import NF4, normal_levels
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.formats.packing import unpack
-from minitrain.quantization.formats.plain import compress, pack_pairs, quantize_blocks
+from minitrain.quantization.formats.weight import (
+    compress,
+    expand,
+    pack_pairs,
+    quantize_blocks,
+    unpack,
+)
 from minitrain.quantization.formats.weight import compress as compress_of_format
-from minitrain.quantization.formats.weight import expand
 
 
 def matrix(*shape, seed=0):

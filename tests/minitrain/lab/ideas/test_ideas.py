@@ -52,7 +52,7 @@ from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
 from minitrain.planning.finetuning_memory import NF4_DOUBLE
 from minitrain.quantization.formats.grids import FP4, NF4, normal_levels
-from minitrain.quantization.formats.plain import pack_pairs, quantize_blocks
+from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 
