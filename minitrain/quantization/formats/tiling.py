@@ -6,8 +6,8 @@
     Blocks(g)  ⌈F·D/g⌉ tiles      of the flattened matrix, across the ends of rows: QLoRA
 
 `cut` gives the tiles of a matrix and `join` the matrix again; `columns` is the number of columns
-that share their scales, GPTQ's step; `name` ends a format's (`row`, `g64`). A scale of 32 bits costs 32/g bits a weight. What a tile lacks at the edge is filled with zeros,
-which are not stored.
+that share their scales, GPTQ's step; `name` ends a format's (`row`, `g64`). A scale of 32 bits
+costs 32/g bits a weight. What a tile lacks at the edge is filled with zeros, which are not stored.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     forward    y = x Q(W)^T          Q(W) what the format leaves of W, its scales fitted anew
     backward   dW = dQ(W)            the straight-through estimator: round's own gradient is 0
 
-W moves by steps far smaller than a level, and changes levels when they add up. `convert_qat` then gives
-the layers that are deployed; they compute bit for bit what was trained.
+W moves by steps far smaller than a level, and changes levels when they add up. `convert_qat` then
+gives the layers that are deployed; they compute bit for bit what was trained.
 Papers: Bengio et al. 2013 (arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877).
 Shapes: D width in  F width out.
 """

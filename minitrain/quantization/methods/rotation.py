@@ -89,8 +89,9 @@ def random_rotation(size: int, generator: torch.Generator) -> Tensor:
     """
     odd = size // (size & -size)
     drawn = torch.randn(odd, odd, generator=generator, dtype=torch.float64)
-    rotation, halves = torch.linalg.qr(drawn).Q, torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    rotation = torch.linalg.qr(drawn).Q.contiguous()
+    halves = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
     while len(rotation) < size:
-        rotation = torch.kron(halves.double() / 2**0.5, rotation)
+        rotation = torch.kron(halves, rotation)
     signs = torch.randint(2, (size, 1), generator=generator) * 2.0 - 1
     return signs.double() * rotation

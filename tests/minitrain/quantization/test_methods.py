@@ -13,7 +13,7 @@ from minitrain.model.transformer import build
 from minitrain.quantization.calibration import Calibration, InputStatistics, stages
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.methods.method import METHODS
-from minitrain.quantization.methods.rotation import hadamard, random_hadamard, rotate
+from minitrain.quantization.methods.rotation import random_rotation, rotate
 from minitrain.quantization.methods.scales import (
     awq,
     best_ratio,
@@ -76,7 +76,7 @@ def test_rotation_leaves_the_function(changes):
 def test_rotation_without_absorbing_the_norms_would_change_it():
     model = fresh().double()
     before = model(tokens())
-    q = random_hadamard(48, torch.Generator().manual_seed(0))
+    q = random_rotation(48, torch.Generator().manual_seed(0))
     with torch.no_grad():
         model.embed.weight.copy_(model.embed.weight @ q)
         model.head.weight.copy_(model.head.weight @ q)
@@ -89,25 +89,20 @@ def test_rotation_without_absorbing_the_norms_would_change_it():
     assert (model(tokens()) - before).abs().max() > 0.01
 
 
-@pytest.mark.parametrize(
-    "size", [1, 2, 4, 8, 12, 20, 24, 28, 36, 40, 44, 48, 72, 96, 288, 576, 896]
-)
-def test_hadamard_matrices(size):
-    h = hadamard(size)
-    assert torch.equal(h.abs(), torch.ones(size, size).double())
-    assert torch.equal(h @ h.t(), size * torch.eye(size).double())
-
-
-def test_widths_without_one_are_refused():
-    for size in (3, 6, 50, 172):
-        with pytest.raises(InputError, match="Hadamard"):
-            hadamard(size)
+@pytest.mark.parametrize("size", [1, 3, 8, 48, 64, 96, 100])
+def test_a_rotation_is_orthogonal_and_hadamards_where_it_can_be(size):
+    q = random_rotation(size, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(q @ q.t(), torch.eye(size).double())
+    if size in (1, 8, 64):
+        torch.testing.assert_close(q.abs(), torch.full_like(q, size**-0.5))
+    elif size == 96:
+        assert q.abs().max() < 0.2, "an outlier is spread over 32 channels at least"
 
 
 def test_a_rotation_spreads_an_outlier():
     x = torch.zeros(1, 64).double()
     x[0, 3] = 100
-    turned = x @ random_hadamard(64, torch.Generator().manual_seed(0))
+    turned = x @ random_rotation(64, torch.Generator().manual_seed(0))
     torch.testing.assert_close(turned.abs(), torch.full((1, 64), 100 / 8).double())
 
 

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.measure.clock import compare, threads
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.packed_kernels import (
@@ -143,30 +142,3 @@ def test_the_roofline_has_two_sides():
     assert few == 1e-3 and many == 2e-2
     assert roofline_seconds(5e5, 10**6, 1, 1e9, 1e12) == few / 2, "half the bytes, half the time"
     assert roofline_seconds(5e5, 10**6, 10**4, 1e9, 1e12) == many, "and no gain here"
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
-)
-@pytest.mark.parametrize("name", ["int8", "int4-g64"])
-def test_one_token_is_faster_than_in_bfloat16(name):
-    linear = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
-    layer = QuantLinear(named(name).quantize(linear.weight))
-    fast, x = kernel_for(layer.weight)(layer), torch.randn(1, 4096).bfloat16()
-    with torch.no_grad(), threads(1):
-        found = compare({"ours": lambda: fast(x), "peer": lambda: linear(x)}, repeats=15, warmup=3)
-    assert found.ratio("ours", "peer") < 0.9
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
-)
-@pytest.mark.parametrize("name", ["int8", "int4-g64"])
-def test_many_tokens_are_faster_than_in_the_kernel(name):
-    layer = quantized(name, 2048, 2048)
-    fast, x = kernel_for(layer.weight)(layer), torch.randn(256, 2048).bfloat16()
-    with torch.no_grad(), threads(1):
-        ways = {"ours": lambda: fast(x), "kernel": lambda: fast.multiply(x)}
-        assert compare(ways, repeats=9, warmup=2).ratio("ours", "kernel") < 0.7

@@ -15,7 +15,6 @@ from minitrain.quantization.formats.weight import (
     quantize_blocks,
     unpack,
 )
-from minitrain.quantization.formats.weight import compress as compress_of_format
 
 
 def matrix(*shape, seed=0):
@@ -71,7 +70,7 @@ def test_the_mean_is_worth_taking_out():
     """A negative: the scales as they are, on levels of which half are below zero."""
     scales = 1 + 0.1 * matrix(1000)
     levels = dynamic_map(signed=True)
-    kept = compress_of_format(scales)
+    kept = compress(scales, levels, BLOCK)
     codes, outer = quantize_blocks(scales, levels, BLOCK)
     plain = levels[codes.int()] * outer.repeat_interleave(BLOCK)[:1000]
     assert (plain - scales).std() > 3 * (expand(kept) - scales).std()
