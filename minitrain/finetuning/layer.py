@@ -11,7 +11,7 @@ The names of the wrapper's children follow PEFT (`base_layer`). Shapes: I, O fea
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,20 +24,6 @@ ALL_LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
 EVERY_LINEAR = "all-linear"  # PEFT's name for all linear layers but the head, of any model
 OTHER_NAMES = {part: (hub.rsplit(".", 1)[-1],) for part, hub in HUB_PARTS.items()}  # q: q_proj
 OTHER_NAMES |= {theirs[0]: (ours,) for ours, theirs in OTHER_NAMES.items()}
-
-
-@runtime_checkable
-class LinearLike(Protocol):
-    """nn.Linear, and whatever computes the like: (..., I) -> (..., O).
-
-    A `weight` that is not a float matrix (O, I) has `dequantize() -> (O, I)`, as `QuantLinear`'s,
-    which DoRA, PiSSA and merging ask for; the others never look at it.
-    """
-
-    in_features: int
-    out_features: int
-
-    def forward(self, x: Tensor) -> Tensor: ...
 
 
 class Adapter(nn.Module):
@@ -95,10 +81,16 @@ def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
 
 
 def features(layer: nn.Module) -> tuple[int, int] | None:
-    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others."""
-    if isinstance(layer, LinearLike):
-        return layer.out_features, layer.in_features
-    return (layer.nf, layer.nx) if is_conv1d(layer) else None
+    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others.
+
+    A linear layer has in_features and out_features, and computes (..., I) -> (..., O). One whose
+    `weight` is no float matrix (O, I) has `weight.dequantize() -> (O, I)`, as `QuantLinear`'s,
+    which DoRA, PiSSA and merging ask for; the others never look at it.
+    """
+    if is_conv1d(layer):
+        return layer.nf, layer.nx
+    is_linear = hasattr(layer, "in_features") and hasattr(layer, "out_features")
+    return (layer.out_features, layer.in_features) if is_linear else None
 
 
 def is_conv1d(layer: nn.Module) -> bool:

@@ -118,21 +118,21 @@ def load_adapter(model: nn.Module, folder: str | os.PathLike, trainable: bool = 
     raw, stored = read_adapter(folder, model)
     paths = peft_paths(model)
     whole = _whole_in(raw, stored, paths)
-    inside = tuple(f"{name}." for name in whole)
-    lesser = {name: t for name, t in stored.items() if not (inside and name.startswith(inside))}
-    layers, unknown = _layers_in(lesser, paths)
-    if unknown:
+    inside = (SOFT, *(f"{name}." for name in whole))
+    layers = {name: _layer_of(name, paths) for name in stored if not name.startswith(inside)}
+    if unknown := [name for name, path in layers.items() if path is None]:
         raise InputError(
             f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
             f"the model it was trained on ({raw.get('base_model_name_or_path') or 'not named'})"
         )
+    layers = tuple(dict.fromkeys(layers.values()))
     if missing := _without_tensors(raw, layers, paths, model):
         raise InputError(
             f"{folder} has no tensors for {missing[0]}, and {CONFIG} names "
             f"{missing[0].rsplit('.', 1)[-1]} in target_modules: save or copy the adapter again"
         )
     whole = tuple(paths[name] for name in whole)
-    method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG), whole)
+    method = from_peft(raw, layers, str(Path(folder) / CONFIG), whole)
     adapt(model, method)
     try:
         _copy_tensors(model, stored, folder)
@@ -259,21 +259,14 @@ def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> li
     return found
 
 
-def _layers_in(stored: dict[str, Tensor], paths: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Our paths of the layers that have tensors in a file, and names that belong to no layer."""
-    found, unknown = {}, []
-    for name in stored:
-        ends = (name.rsplit(".", count)[0] for count in (1, 2))  # .ia3_l and .lora_A.weight
-        path = next((paths[end] for end in ends if end in paths), None)
-        if path is None and name != SOFT:
-            unknown.append(name)
-        elif path is not None:
-            found[path] = None
-    return list(found), unknown
+def _layer_of(name: str, paths: dict[str, str]) -> str | None:
+    """Our path of the layer that a tensor belongs to: of .ia3_l, or .lora_A.weight."""
+    ends = (name.rsplit(".", count)[0] for count in (1, 2))
+    return next((paths[end] for end in ends if end in paths), None)
 
 
 def _without_tensors(
-    raw: dict, layers: list[str], paths: dict[str, str], model: nn.Module
+    raw: dict, layers: tuple[str, ...], paths: dict[str, str], model: nn.Module
 ) -> list[str]:
     """PEFT's paths of linear layers that `target_modules` names, and that a file says nothing of.
     A pattern, or a choice among layers, is left to the tensors' names."""

@@ -44,7 +44,7 @@ from minitrain.finetuning.adapters.dora import DoRA
 from minitrain.finetuning.adapters.features import IA3, BitFit
 from minitrain.finetuning.adapters.lora import LoRA, LoRAEmbedding
 from minitrain.finetuning.adapters.pissa import PiSSA
-from minitrain.finetuning.layer import Adapted, Adapter, LinearLike, adapted_layers
+from minitrain.finetuning.layer import Adapted, Adapter, adapted_layers, features
 from minitrain.finetuning.merging import unload
 from minitrain.finetuning.methods import FullMethod, LoRAMethod, Method, PrefixMethod, PromptMethod
 from minitrain.finetuning.model import adapt, adaptation_of
@@ -167,9 +167,7 @@ def _check(
                 f"the output of {path} is split over the ranks, and an adapter after it reads all "
                 f"of it: give targets={ROWS}, which end a sublayer"
             )
-        if isinstance(adapter, Parallel) and isinstance(
-            model.get_submodule(path).base_layer, LinearLike
-        ):
+        if isinstance(adapter, Parallel) and features(model.get_submodule(path).base_layer):
             raise InputError(
                 f"{path} has its input or output split over the ranks, and a parallel adapter has "
                 "both whole: give sublayers, targets=('attention', 'mlp')"

@@ -116,7 +116,7 @@ def _quantize_block(
         groups = [list(layers)] if layers else []
     else:
         groups = calibration.stages(block, layers)
-    if method.prepares:
+    if method.prepare:
         method.prepare(block, _seen(block, layers, groups, calibration), formats)
     reached = {name for names in groups for name in names}
     blind = [name for name in layers if name not in reached]
@@ -169,7 +169,7 @@ def formats_by_layer(
             "take prepare_qat and convert_qat of quantization.layers.fake"
         )
     reads = method.calibrated and method.layer is not weight_only
-    if model.config.experts and (method.prepares or reads):
+    if model.config.experts and (method.prepare or reads):
         raise InputError(
             "this method moves scales between layers, or fixes those of activations, which is "
             "known for dense blocks alone: for a mixture of experts use rtn, gptq or llm-int8"
@@ -186,7 +186,8 @@ def formats_by_layer(
     for name, form in chosen.items():
         if name not in known:
             raise unknown_name("linear layer of this model's blocks", name, known)
-        method.check(form, known[name])
+        if method.check:
+            method.check(form, known[name])
     return chosen
 
 
