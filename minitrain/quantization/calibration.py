@@ -30,7 +30,7 @@ from minitrain.model.transformer import Transformer
 
 
 class InputStatistics:
-    """Adds up over the texts that a layer reads."""
+    """Sums over all tokens that a layer reads."""
 
     def __init__(self, width: int, device: torch.device | str = "cpu"):
         self.tokens = 0
@@ -61,7 +61,7 @@ class InputStatistics:
 
     def _check(self) -> None:
         if not self.tokens:
-            raise InputError("no token has passed this layer: calibrate on at least one text")
+            raise InputError("no token has passed this layer: calibrate on at least one batch")
         if not self.products.isfinite().all():
             raise InputError(
                 "the calibration inputs hold inf or nan: check that the model's own perplexity on "
@@ -94,7 +94,7 @@ class Passage:
             return x
         if len(x) != self.valid.numel():
             raise InputError(
-                "the text has rows with padding, and an expert's rows do not say which they are: "
+                "the batch has rows with padding, and an expert's rows do not say which they are: "
                 "calibrate a mixture on full rows, as pack_stream makes them"
             )
         return x[self.valid.flatten()]
@@ -111,7 +111,7 @@ class Calibration:
     def __init__(self, model: Transformer, batches: Iterable[Batch]):
         self.passages = [_entered(model, batch) for batch in batches]
         if not self.passages:
-            raise InputError("there is no text to calibrate on: give at least one batch")
+            raise InputError("no batch to calibrate on: give at least one")
 
     @torch.no_grad()
     def advance(self, block: nn.Module) -> None:
@@ -134,7 +134,7 @@ class Calibration:
     def statistics(
         self, block: nn.Module, layers: Mapping[str, nn.Linear]
     ) -> dict[str, InputStatistics]:
-        """Statistics of the inputs of each layer over all texts, padding left out."""
+        """Statistics of the inputs of each layer over all batches, padding left out."""
         found = {
             name: InputStatistics(layer.in_features, layer.weight.device)
             for name, layer in layers.items()

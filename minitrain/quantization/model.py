@@ -7,7 +7,7 @@ quantized, hand on.
         run the block as it is now: the next one's input
 
 So an error is seen, and made up for, by all that come after it. Embedding, norms, routers and head
-keep their bits. Cost: four forwards of the calibration text at most, since one that calibrates a
+keep their bits. Cost: four forwards of the calibration batches at most, since one that calibrates a
 stage ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential:
 its README.
 
@@ -48,10 +48,10 @@ def quantize_model(
     missed: Progress = lambda name: None,
 ) -> Transformer:
     """In place: the blocks' linear layers in `formats`, one for all or each its own by its path
-    ("blocks.3.mlp.down"), where those without one stay. `batches`: texts, for calibrated methods.
+    ("blocks.3.mlp.down"), where those without one stay. `batches`: for calibrated methods.
     `missed`: called with the path of an expert's layer that none of their tokens reached.
 
-    InputError before anything is changed where the model, the formats or the texts do not fit.
+    InputError before anything is changed where the model, the formats or the batches do not fit.
     """
     chosen = formats_by_layer(model, formats, method)
     if any(".experts." in name for name in chosen):

@@ -233,7 +233,7 @@ def compress(scales: Tensor, levels: Tensor, size: int) -> Params:
 
 
 def expand(tensors: Mapping[str, Tensor]) -> Tensor:
-    """-> scales (G,). A level below 0 would turn the weights' signs round: at least 0."""
+    """-> scales (G,). A level below 0 would turn the weights' signs: at least 0."""
     codes = tensors["scale_codes"]
     levels = dynamic_map(signed=True).to(codes.device)
     outer = tensors["scale_outer"].repeat_interleave(BLOCK)[: len(codes)]

@@ -50,7 +50,7 @@ class Method:
     round: Round = nearest
     layer: MakeLayer = weight_only
     check: Callable[[Format, Shape], None] | None = None  # raises before anything is changed
-    calibrated: bool = True  # False: works without text
+    calibrated: bool = True  # False: needs no batches
 
 
 RTN = Method(calibrated=False)
