@@ -216,15 +216,6 @@ def test_packed_documents_each_read_the_learned_tokens(method):
     assert (model(text)[:, 4:] - alone[:, 4:]).abs().max() > 1e-3
 
 
-def test_the_mlp_of_a_prefix_is_dropped():
-    model = shaken(adapt(fresh(), "prefix", tokens=4, width=8))
-    want, before = model(tokens()), trainable_parameters(model)[0]
-    model.soft_prompt.drop_mlp()
-    torch.testing.assert_close(model(tokens()), want, rtol=0, atol=1e-12)
-    after = trainable_parameters(model)[0]
-    assert after == 4 * SMALL.layers * 2 * SMALL.kv_heads * SMALL.head_size != before
-
-
 def test_a_copy_is_a_copy():
     for method in ("lora", "prefix", "prompt"):
         model = shaken(adapt(fresh(), method))

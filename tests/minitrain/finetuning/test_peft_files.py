@@ -216,35 +216,26 @@ def test_copies_of_the_model_and_an_adapters_name_change_nothing(change, tmp_pat
     torch.testing.assert_close(in_a_bank(bare(tmp_path), folder), want, **CLOSE)
 
 
+LAYER = "base_model.model.model.layers.0.self_attn.q_proj"
 NOT_OURS = {
-    "a trained head": {HEAD: torch.ones(61, 32)},
-    "a larger vocabulary": {EMBED: torch.ones(64, 32)},
-    "a trained norm": {"base_model.model.model.norm.weight": torch.ones(32) * 2},
-    "an embedding of another model": {
-        "base_model.model.model.embed_tokens.base_layer.weight": torch.ones(61, 32)
-    },
-    "a bias of B": {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias": torch.ones(32)},
-    "DoRA's magnitude": {
-        "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": torch.ones(32)
-    },
-    "trained tokens": {
-        "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta": torch.ones(
-            2, 32
-        )
-    },
-    "another adapter's name": {
-        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.sql.weight": torch.ones(4, 32)
-    },
-    "something else": {"base_model.model.classifier.weight": torch.ones(2, 32)},
+    "a trained head": (HEAD, (61, 32)),
+    "a larger vocabulary": (EMBED, (64, 32)),
+    "a trained norm": ("base_model.model.model.norm.weight", (32,)),
+    "another embedding": ("base_model.model.model.embed_tokens.base_layer.weight", (61, 32)),
+    "a bias of B": (f"{LAYER}.lora_B.bias", (32,)),
+    "DoRA's magnitude": (f"{LAYER}.lora_magnitude_vector", (32,)),
+    "another adapter's name": (f"{LAYER}.lora_A.sql.weight", (4, 32)),
+    "something else": ("base_model.model.classifier.weight", (2, 32)),
 }
 
 
-@pytest.mark.parametrize("added", NOT_OURS.values(), ids=NOT_OURS)
-def test_a_tensor_without_a_place_is_refused_by_its_own_name(added, tmp_path):
+@pytest.mark.parametrize("name, shape", NOT_OURS.values(), ids=NOT_OURS)
+def test_a_tensor_without_a_place_is_refused_by_its_own_name(name, shape, tmp_path):
+    added = {name: 2 * torch.ones(shape)}
     ours, _, folder = pefts(tmp_path, tensors=lambda tensors: tensors | added)
     before = ours(batch(0))
     for read in (load_adapter, in_a_bank):
-        with pytest.raises(InputError, match=re.escape(next(iter(added)))) as error:
+        with pytest.raises(InputError, match=re.escape(name)) as error:
             read(bare(tmp_path) if read is in_a_bank else ours, folder)
         assert "\n" not in str(error.value)
     assert torch.equal(ours(batch(0)), before)
@@ -263,16 +254,11 @@ def test_a_bank_takes_no_half_of_an_adapter(tmp_path):
         factors_in(folder, bare(tmp_path))
 
 
-CLASSES_OF_CONFIG = (
-    peft.LoraConfig,
-    peft.IA3Config,
-    peft.LNTuningConfig,
-    peft.PrefixTuningConfig,
-    peft.PromptTuningConfig,
-)
+PEFT_CONFIGS = [peft.LoraConfig, peft.IA3Config, peft.LNTuningConfig]
+PEFT_CONFIGS += [peft.PrefixTuningConfig, peft.PromptTuningConfig]
 
 
-@pytest.mark.parametrize("kind", CLASSES_OF_CONFIG)
+@pytest.mark.parametrize("kind", PEFT_CONFIGS)
 def test_every_setting_of_peft_is_read_or_idle_or_refused_by_its_name(kind, saved):
     path = saved / CONFIG_FILE
     before = json.loads(path.read_text())

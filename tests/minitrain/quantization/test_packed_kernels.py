@@ -78,13 +78,6 @@ def test_a_layout_that_is_not_known_keeps_the_kernel():
     assert tile_of(codes, packed.flip(0)) is None and tile_of(codes.flip(1), packed) is None
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_its_bytes_are_no_more(name):
-    layer = quantized(name, bias=False)
-    fast = kernel_for(layer.weight)(layer)
-    assert sum(b.nbytes for b in fast.buffers()) <= layer.weight.nbytes
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
     [
