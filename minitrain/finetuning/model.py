@@ -14,7 +14,7 @@ model's will do. prefix and prompt use the slots of a `Transformer`.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import torch
@@ -56,7 +56,7 @@ def adapt(
 
 
 def find_method(method: str | Method, options: dict[str, Any]) -> Method:
-    if is_dataclass(method):
+    if isinstance(method, Method):
         if options:
             raise InputError(f"{method} has its options already: give it alone, or a name")
         return method
