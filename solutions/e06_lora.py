@@ -211,8 +211,7 @@ LoRA = lab.grade(LoRA)
 # `beside` puts an adapter of yours beside linear layers of a copy of the base. The seven kinds of them are `q k v o gate up down`.
 
 # %% tags=["experiment"]
-from minitrain.finetuning.adapt import find_layers
-from minitrain.finetuning.layer import Adapted, dense_weight
+from minitrain.finetuning.layer import Adapted, dense_weight, find_layers
 from minitrain.finetuning.methods import ALL_LINEAR
 
 
@@ -614,8 +613,8 @@ lab.predict("forgotten", guess)
 # stories alone: an adapter that begins as nothing takes larger steps than a trained weight.
 
 # %% tags=["experiment"]
-from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.prompts.prefix import add_prefix
+from minitrain.finetuning import adapt
+from minitrain.finetuning.prompts import add_prefix
 
 
 def with_prefix():
@@ -1120,7 +1119,7 @@ else:
 # In nats rank 8 wins 89% of what all weights win and rank 64 91%: again rank is not what is missing.
 
 # %% [markdown]
-# Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [pool.py](../minitrain/finetuning/many/pool.py) pages adapters in and out of a budget of bytes.
+# Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [many.py](../minitrain/finetuning/many.py) pages adapters in and out of a budget of bytes.
 
 # %%
 lab.score(read="minitrain/finetuning/adapters/lora.py")

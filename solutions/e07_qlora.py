@@ -737,7 +737,7 @@ print(f"saved for backward: {kept_bytes} bytes")
 # | QLoRA | $\tfrac{4.127}{8} M + 2\,(P - M) + 4A$ | $12A$ |
 
 # %% tags=["experiment"]
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning import adapt
 from minitrain.memory.segments import recompute
 from minitrain.model.swap import swap_linears
 

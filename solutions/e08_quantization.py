@@ -421,8 +421,7 @@ lab.predict("spoiled", guess)
 
 # %% tags=["experiment", "folded"]
 from minitrain.quantization.layers.int8 import Int8Linear, per_tensor
-from minitrain.quantization.methods.junctions import junctions
-from minitrain.quantization.methods.outliers import plant_outliers
+from minitrain.quantization.methods.scales import junctions, plant_outliers
 
 
 def integer_unit(a, b):

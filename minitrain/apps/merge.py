@@ -35,7 +35,7 @@ def write_merged(source: Path, out: Path, name: str | None) -> str:
     from minitrain.finetuning.peft_files import CONFIG, load_adapter
     from minitrain.model.hub.config import read_json
     from minitrain.model.hub.load import save_pretrained
-    from minitrain.quantization.dense import dequantize_model
+    from minitrain.quantization.model import dequantize_model
 
     folder = source / ADAPTER if (source / ADAPTER).is_dir() else source
     if not (folder / CONFIG).is_file():

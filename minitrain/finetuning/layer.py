@@ -1,46 +1,38 @@
-"""One wrapper that carries any adapter over any layer, and leaves the layer's own code alone.
+"""The one wrapper that carries any adapter over any layer, and how layers are found by name.
 
     Adapted(base_layer, adapter)        y = adapter(base_layer, x)
 
 The layer is called, never opened: it may be quantized, fused, or cut over ranks. An adapter decides
 what is computed before, beside and after it. Three states: adapted; disabled (the bare layer, bit
 for bit); merged (one dense layer that computes the sum, where the adapter has such a form).
-Paper of the idea: Houlsby et al., arXiv 1902.00751; as a wrapper: PEFT's `base_layer`.
-Shapes: I, O features in and out.
+The names of the wrapper's children follow PEFT (`base_layer`). Shapes: I, O features in and out.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, unknown_name
+from minitrain.model.hub.load import HUB_PARTS
+from minitrain.model.transformer import Transformer
 
-
-@runtime_checkable
-class LinearLike(Protocol):
-    """nn.Linear, and whatever computes the like: (..., I) -> (..., O).
-
-    A `weight` that is not a float matrix (O, I) has `dequantize() -> (O, I)`, as `QuantLinear`'s,
-    which DoRA, PiSSA and merging ask for; the others never look at it.
-    """
-
-    in_features: int
-    out_features: int
-
-    def forward(self, x: Tensor) -> Tensor: ...
+ALL_LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
+EVERY_LINEAR = "all-linear"  # PEFT's name for all linear layers but the head, of any model
+OTHER_NAMES = {part: (hub.rsplit(".", 1)[-1],) for part, hub in HUB_PARTS.items()}  # q: q_proj
+OTHER_NAMES |= {theirs[0]: (ours,) for ours, theirs in OTHER_NAMES.items()}
 
 
 class Adapter(nn.Module):
-    """The trained part of an adapted layer. `peft_names`: its parameters' names in PEFT's files."""
+    """The trained part of an adapted layer; its forward takes the base layer and then its input.
+
+    `peft_names`: its parameters' names in PEFT's files.
+    """
 
     peft_names: dict[str, str] = {}  # noqa: RUF012
-
-    def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Tensor:
-        raise AssertionError(f"{type(self).__name__} must say what it computes")
 
     def merged(self, base: nn.Module) -> nn.Module:
         """A plain layer that computes the same as `base` with this adapter; InputError if none."""
@@ -53,7 +45,7 @@ class Adapter(nn.Module):
 class Adapted(nn.Module):
     """`base_layer` under `adapter`; both are its children, and `merged_layer` while it is merged.
 
-    base_layer's parameters are frozen: an adapter is trained alone. What else is asked of it, as
+    base_layer's parameters are frozen: an adapter is trained alone. Any other attribute, such as
     weight, bias or in_features, is the base layer's.
     """
 
@@ -82,15 +74,23 @@ class Adapted(nn.Module):
             args = (named.pop(next(iter(named))),)
         return self.adapter(self.base_layer, *args, **named)
 
-    def extra_repr(self) -> str:
-        return "disabled" if not self.enabled else "merged" if self.merged_layer else ""
+
+def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
+    """Path in the model -> wrapper, of all that carry an adapter."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, Adapted)}
 
 
 def features(layer: nn.Module) -> tuple[int, int] | None:
-    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others."""
-    if isinstance(layer, LinearLike):
-        return layer.out_features, layer.in_features
-    return (layer.nf, layer.nx) if is_conv1d(layer) else None
+    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others.
+
+    A linear layer has in_features and out_features, and computes (..., I) -> (..., O). One whose
+    `weight` is no float matrix (O, I) has `weight.dequantize() -> (O, I)`, as `QuantLinear`'s,
+    which DoRA, PiSSA and merging ask for; the others never look at it.
+    """
+    if is_conv1d(layer):
+        return layer.nf, layer.nx
+    is_linear = hasattr(layer, "in_features") and hasattr(layer, "out_features")
+    return (layer.out_features, layer.in_features) if is_linear else None
 
 
 def is_conv1d(layer: nn.Module) -> bool:
@@ -98,9 +98,56 @@ def is_conv1d(layer: nn.Module) -> bool:
     return type(layer).__name__ == "Conv1D" and hasattr(layer, "nf") and hasattr(layer, "nx")
 
 
-def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
-    """Path in the model -> wrapper, of all that carry an adapter."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, Adapted)}
+# ---- layers by name ----
+
+
+def find_layers(model: nn.Module, targets: tuple[str, ...]) -> list[tuple[str, nn.Module]]:
+    """Path and layer of all whose path is a target or ends with one, in our names or the hub's.
+
+    Each target must match a layer; only of ALL_LINEAR, the default, may some be missing, as in a
+    mixture of experts, whose matrices are the target `experts`. In a model other than `Transformer`
+    the default means what "all-linear" does: every linear layer but the head.
+    """
+    if targets == (EVERY_LINEAR,) or (targets == ALL_LINEAR and not isinstance(model, Transformer)):
+        return _every_linear(model)
+    named = [(path, m) for path, m in model.named_modules(remove_duplicate=False) if path]
+    found: dict[nn.Module, str] = {}  # a layer may have several paths
+    for target in targets:
+        hits = [(path, module) for path, module in named if is_target(path, target)]
+        if not hits and targets != ALL_LINEAR:
+            raise unknown_name("layer", target, {path.rsplit(".", 1)[-1] for path, _ in named})
+        for path, module in hits:
+            found.setdefault(module, path)
+    if not found:
+        raise InputError(
+            f"this {type(model).__name__} has no layers called {', '.join(targets)}: name its own "
+            "with targets=(…)"
+        )
+    return [(found[module], module) for module in model.modules() if module in found]
+
+
+def is_target(path: str, target: str) -> bool:
+    ends = tuple(f".{name}" for name in (target, *OTHER_NAMES.get(target, ())))
+    return f".{path}".endswith(ends)
+
+
+def _every_linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    get_head = getattr(model, "get_output_embeddings", lambda: getattr(model, "head", None))
+    head = get_head()
+    found = [
+        (path, module)
+        for path, module in model.named_modules()
+        if path and module is not head and features(module) is not None
+    ]
+    if not found:
+        raise InputError(
+            f"this {type(model).__name__} has no linear layers inside: put a bare one into "
+            "nn.Sequential(layer)"
+        )
+    return found
+
+
+# ---- a layer's numbers, for adapters that open it, and for merging ----
 
 
 def dense_weight(layer: nn.Module) -> Tensor:
@@ -133,21 +180,17 @@ def place_of(layer: nn.Module) -> dict[str, Any]:
     return {"device": device, "dtype": torch.promote_types(dtype, torch.float32)}
 
 
-def dense_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A frozen nn.Linear around these tensors."""
+def dense_like(base: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """A frozen nn.Linear around weight (O, I) and bias; a Conv1D for a Conv1D, so that the model is
+    saved as others read it."""
+    if is_conv1d(base):
+        return with_weight(base, weight.T.contiguous(), bias)
     outs, ins = weight.shape
     linear = nn.Linear(ins, outs, bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         linear.bias = nn.Parameter(bias, requires_grad=False)
     return linear
-
-
-def dense_like(base: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """The same, but a Conv1D for a Conv1D, so that the model is saved as others read it."""
-    if not is_conv1d(base):
-        return dense_linear(weight, bias)
-    return with_weight(base, weight.T.contiguous(), bias)
 
 
 def with_weight(base: nn.Module, weight: Tensor, bias: Tensor | None = None) -> nn.Module:

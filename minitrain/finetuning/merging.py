@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adaptation_of
 from minitrain.finetuning.layer import adapted_layers
-from minitrain.finetuning.methods import FullMethod, PrefixMethod, PromptMethod
-from minitrain.finetuning.prompts.prefix import Prefix, PrefixKernel
+from minitrain.finetuning.methods import FullMethod, PrefixMethod, SoftMethod
+from minitrain.finetuning.model import adaptation_of
+from minitrain.finetuning.prompts import Prefix, PrefixKernel
 from minitrain.model.swap import replace_modules
 from minitrain.model.transformer import Transformer
 
@@ -76,7 +76,7 @@ def unload(model: nn.Module) -> nn.Module:
         raise InputError("full fine-tuning has changed the weights: load the model anew")
     layers = adapted_layers(model).values()
     replace_modules(model, {layer: layer.base_layer for layer in layers})
-    if isinstance(method, (PrefixMethod, PromptMethod)):
+    if isinstance(method, SoftMethod):
         model.look_around = model.look_around.inner
     if isinstance(method, PrefixMethod):
         for block in model.blocks:

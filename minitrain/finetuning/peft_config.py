@@ -1,11 +1,11 @@
-"""adapter_config.json: what PEFT says of an adapter, and which of our methods that is.
+"""adapter_config.json: PEFT's settings of an adapter, and the method of ours that they mean.
 
     peft_type       LORA (use_rslora, use_dora)  IA3  LN_TUNING  PREFIX_TUNING  PROMPT_TUNING
-    and our own     HOULSBY  PARALLEL  BITFIT      which PEFT does not have, and says so
+    and our own     HOULSBY  PARALLEL  BITFIT      which PEFT does not have
 
-What a file asks for and we do not do is refused by its name: an adapter that is read with half of
-its settings computes something else, and looks as if it worked. So is a setting that is unknown
-here, since PEFT's newer versions bring new ways to compute; unless it is off.
+A setting that this package does not implement is refused by its name: an adapter that is read with
+half of its settings computes something else, and looks as if it worked. So is a setting that is
+unknown here, since PEFT's newer versions bring new ways to compute; unless it is off.
 Source: huggingface/peft, `src/peft/config.py` and each tuner's `config.py`.
 """
 
@@ -24,8 +24,8 @@ from minitrain.finetuning.methods import (
     NormMethod,
     PrefixMethod,
     PromptMethod,
+    SoftMethod,
 )
-from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import hub_name
 
 NEUTRAL = (None, False, {}, [], "none")  # of a setting that changes nothing
@@ -36,7 +36,7 @@ READ = {  # beside peft_type
 }
 IDLE = {  # without effect on what is computed
     *("peft_type", "peft_version", "auto_mapping", "task_type", "inference_mode"),
-    *("base_model_name_or_path", "revision"),  # which model is under it: the caller's, or `merge`'s
+    *("base_model_name_or_path", "revision"),  # the model below: the caller's, or `merge`'s
     *("target_modules", "exclude_modules"),  # the tensors' names say it
     *("layers_to_transform", "layers_pattern"),
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),  # of init_lora_weights
@@ -50,20 +50,12 @@ REMEDY = "merge it with PEFT (merge_and_unload), and read the merged model"
 ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it was
 
 
-def to_peft(
-    method: Method,
-    targets: list[str],
-    inputs: list[str],
-    whole: list[str],
-    model: ModelConfig | None,
-) -> dict[str, Any]:
-    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales, `whole` of
-    modules that are saved whole. PiSSA is written as the LoRA of rank 2R that it is."""
-    common = {"task_type": "CAUSAL_LM", "inference_mode": True, "base_model_name_or_path": None}
-    common |= {"modules_to_save": whole or None, "revision": None, "auto_mapping": None}
+def to_peft(method: Method, targets: list[str], inputs: list[str]) -> dict[str, Any]:
+    """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales. PiSSA is
+    written as the LoRA of rank 2R that it is."""
     if isinstance(method, LoRAMethod):
         rank = 2 * method.rank if method.pissa else method.rank
-        return common | {
+        return {
             "peft_type": "LORA",
             "r": rank,
             "lora_alpha": method.scaling * rank if method.pissa else method.alpha,
@@ -71,46 +63,22 @@ def to_peft(
             "use_rslora": method.rslora and not method.pissa,
             "use_dora": method.dora,
             "target_modules": targets,
-            "bias": "none",
-            "fan_in_fan_out": False,
-            "init_lora_weights": True,
-            "rank_pattern": {},  # those of `save_adapter`, by the layers' paths
-            "alpha_pattern": {},
         }
     if isinstance(method, IA3Method):
-        return common | {
-            "peft_type": "IA3",
-            "target_modules": targets,
-            "feedforward_modules": inputs,
-            "fan_in_fan_out": False,
-        }
-    if isinstance(method, NormMethod):
-        return common | {"peft_type": "LN_TUNING", "target_modules": targets}
+        return {"peft_type": "IA3", "target_modules": targets, "feedforward_modules": inputs}
     if isinstance(method, BottleneckMethod):
         kind = "PARALLEL" if method.parallel else "HOULSBY"
         settings = {"bottleneck": method.bottleneck, "scale": method.scale}
-        return common | {"peft_type": kind, "target_modules": targets, **settings}
-    if isinstance(method, BitFitMethod):
-        return common | {"peft_type": "BITFIT", "target_modules": targets}
+        return {"peft_type": kind, "target_modules": targets, **settings}
+    if isinstance(method, SoftMethod):
+        kind = "PREFIX_TUNING" if isinstance(method, PrefixMethod) else "PROMPT_TUNING"
+        return {"peft_type": kind, "num_virtual_tokens": method.tokens}
     if isinstance(method, FullMethod):
         raise InputError(
             "full fine-tuning has no adapter to save: use save_pretrained(model, folder)"
         )
-    return common | _soft(method, model)
-
-
-def _soft(method: PrefixMethod | PromptMethod, model: ModelConfig) -> dict[str, Any]:
-    shared = {
-        "num_virtual_tokens": method.tokens,
-        "num_layers": model.layers,
-        "num_transformer_submodules": 1,
-    }
-    if isinstance(method, PromptMethod):
-        own = {"token_dim": model.hidden_size, "num_attention_heads": model.heads}
-        return {"peft_type": "PROMPT_TUNING", "prompt_tuning_init": "RANDOM", **shared, **own}
-    size = model.kv_heads * model.head_size
-    own = {"token_dim": size, "num_attention_heads": model.kv_heads, "encoder_hidden_size": size}
-    return {"peft_type": "PREFIX_TUNING", "prefix_projection": False, **shared, **own}
+    kind = "LN_TUNING" if isinstance(method, NormMethod) else "BITFIT"
+    return {"peft_type": kind, "target_modules": targets}
 
 
 def from_peft(
@@ -131,19 +99,17 @@ def from_peft(
         if isinstance(inputs, str):
             raise InputError(f"{where} names feedforward_modules by a pattern: use a list of names")
         ends = tuple(f".{name}" for name in inputs)
-        own = [t for t in targets if f".{hub_name(t)}".endswith(ends)] if ends else []
+        own = [target for target in targets if f".{hub_name(target)}".endswith(ends)]
         return IA3Method(targets, tuple(own), modules_to_save=whole)
-    if kind == "LN_TUNING":
-        return NormMethod(targets, modules_to_save=whole)
     if kind in ("HOULSBY", "PARALLEL"):
         settings = raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"]
         return BottleneckMethod(*settings, modules_to_save=whole)
-    if kind == "BITFIT":
-        return BitFitMethod(targets, modules_to_save=whole)
-    if kind == "PREFIX_TUNING":
-        return PrefixMethod(raw.get("num_virtual_tokens"))
-    if kind == "PROMPT_TUNING":
-        return PromptMethod(raw.get("num_virtual_tokens"))
+    if kind in ("LN_TUNING", "BITFIT"):
+        make = NormMethod if kind == "LN_TUNING" else BitFitMethod
+        return make(targets, modules_to_save=whole)
+    if kind in ("PREFIX_TUNING", "PROMPT_TUNING"):
+        make = PrefixMethod if kind == "PREFIX_TUNING" else PromptMethod
+        return make(raw.get("num_virtual_tokens"))
     raise InputError(
         f"{where} is of type {kind}, which is not read here: LORA, IA3, LN_TUNING, PREFIX_TUNING "
         "and PROMPT_TUNING are"

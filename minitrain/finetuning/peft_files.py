@@ -5,9 +5,9 @@
 
 What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
 parallel adapters and BitFit have no PEFT type, and types of our own in the same two files; LoRA of
-a mixture's experts (adapters/experts.py) is read here alone. A prefix is written as what its MLP
-makes, and the MLP is not. Reading is all or nothing: names and shapes are compared before the model
-is touched, and a tensor without a place is refused by its name.
+a mixture's experts is read here alone. A prefix is written as its MLP makes it, without the MLP.
+Reading is all or nothing: names and shapes are compared before the model is touched, and a tensor
+without a place is refused by its name.
 Source: huggingface/peft, `utils/save_and_load.py`.
 """
 
@@ -20,24 +20,23 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, adaptation_of
-from minitrain.finetuning.adapters.embedding import LoRAEmbedding
-from minitrain.finetuning.adapters.lora import LoRA
+from minitrain.finetuning.adapters.lora import LoRA, LoRAEmbedding
 from minitrain.finetuning.adapters.norm import TrainedModule
 from minitrain.finetuning.adapters.pissa import PiSSA
-from minitrain.finetuning.layer import Adapter, adapted_layers, is_conv1d
+from minitrain.finetuning.layer import adapted_layers, is_conv1d
 from minitrain.finetuning.merging import check_uncut, unload
 from minitrain.finetuning.methods import LoRAMethod, PrefixMethod
+from minitrain.finetuning.model import adapt, adaptation_of
 from minitrain.finetuning.peft_config import REMEDY, from_peft, to_peft
-from minitrain.finetuning.prompts.prefix import Prefix
-from minitrain.finetuning.prompts.prompt import Prompt
+from minitrain.finetuning.prompts import Prefix, Prompt
 from minitrain.model.hub.config import read_json
 from minitrain.model.hub.load import hub_name
 from minitrain.model.transformer import Transformer
+from minitrain.paths import write_atomically, write_bytes_atomically
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."
@@ -46,32 +45,28 @@ SOFT = "prompt_embeddings"
 NAMED = re.compile(r"(\.(?:lora|ia3|ln_tuning)_\w+)\.default(?=\.|$)")
 
 
-def save_adapter(model: nn.Module, folder: str | Path, base: str | None = None) -> None:
+def save_adapter(model: nn.Module, folder: str | os.PathLike, base: str | None = None) -> None:
     """Writes the two files; `base`: name or folder of the model under it, for readers."""
     folder, method = Path(folder), adaptation_of(model)
     if method is None:
         raise InputError("there is no adapter to save: adapt(model, ...) first")
-    layers = {path: layer.adapter for path, layer in adapted_layers(model).items()}
-    whole = [path for path, adapter in layers.items() if isinstance(adapter, TrainedModule)]
-    inputs = [path for path, adapter in layers.items() if getattr(adapter, "of_input", False)]
+    layers = adapted_layers(model)
+    whole = [path for path, layer in layers.items() if isinstance(layer.adapter, TrainedModule)]
+    scaled = [path for path, layer in layers.items() if getattr(layer.adapter, "of_input", False)]
     rest = [path for path in layers if path not in whole]
-    targets, inputs = (_peft_targets(model, paths) for paths in (rest, inputs))
-    whole = [_peft_path(model, path).removeprefix(ROOT) for path in whole]  # PEFT compares ends
-    config = to_peft(method, targets, inputs, whole, getattr(model, "config", None))
-    config |= {"base_model_name_or_path": base}
+    config = to_peft(method, *(_peft_targets(model, paths) for paths in (rest, scaled)))
     _check_all_saved(model)
-    if not isinstance(model, Transformer):
-        config |= _of_other_model(model, config)
-    if isinstance(method, LoRAMethod) and (method.rank_pattern or method.alpha_pattern):
+    config |= {"base_model_name_or_path": base, "task_type": _task(model), "inference_mode": True}
+    config["modules_to_save"] = [_hub_path(model, path) for path in whole] or None
+    if any(is_conv1d(layer.base_layer) for layer in layers.values()):
+        config["fan_in_fan_out"] = True
+    if isinstance(method, LoRAMethod):
         config |= _patterns(model, config)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in adapter_tensors(model).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new = {name: folder / f".{name}.new" for name in (WEIGHTS, CONFIG)}
-        save_file(tensors, new[WEIGHTS], {"format": "pt"})
-        new[CONFIG].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        for name, path in new.items():
-            os.replace(path, folder / name)
+        write_bytes_atomically(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+        write_atomically(folder / CONFIG, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"{folder} cannot be written ({error}): give a folder in which you may write"
@@ -91,33 +86,29 @@ def _check_all_saved(model: nn.Module) -> None:
             )
 
 
-def _of_other_model(model: nn.Module, config: dict) -> dict:
-    """PEFT wraps a model by its task, of which only generating ones have what it asks for."""
-    kind = getattr(model, "config", None)
-    generates = hasattr(model, "prepare_inputs_for_generation")
-    task = "SEQ_2_SEQ_LM" if getattr(kind, "is_encoder_decoder", False) else "CAUSAL_LM"
-    turned = any(is_conv1d(layer.base_layer) for layer in adapted_layers(model).values())
-    own = {"fan_in_fan_out": turned} if "fan_in_fan_out" in config else {}
-    return {"task_type": task if generates else None, **own}
+def _task(model: nn.Module) -> str | None:
+    """PEFT wraps a model by its task, and asks for methods that only generating models have."""
+    if isinstance(model, Transformer):
+        return "CAUSAL_LM"
+    if not hasattr(model, "prepare_inputs_for_generation"):
+        return None
+    return "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
 
 
 def _patterns(model: nn.Module, config: dict) -> dict:
     """Rank and alpha of each layer that has another than the configuration, by its path."""
-    ranks, alphas = {}, {}
-    for path, layer in adapted_layers(model).items():
-        if isinstance(layer.adapter, (LoRA, LoRAEmbedding)):
-            own = adaptation_of(model).at(path, hub_name(path))
-            name, rank = _peft_path(model, path).removeprefix(ROOT), own.rank
-            twice = isinstance(layer.adapter, PiSSA)
-            ranks[name], alpha = 2 * rank if twice else rank, own.alpha
-            alphas[name] = own.scaling * 2 * rank if twice else alpha
+    own = {
+        _hub_path(model, path): to_peft(adaptation_of(model).at(path), [], [])
+        for path, layer in adapted_layers(model).items()
+        if isinstance(layer.adapter, (LoRA, LoRAEmbedding))
+    }
     return {
-        "rank_pattern": {n: r for n, r in ranks.items() if r != config["r"]},
-        "alpha_pattern": {n: a for n, a in alphas.items() if a != config["lora_alpha"]},
+        pattern: {name: one[key] for name, one in own.items() if one[key] != config[key]}
+        for pattern, key in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
     }
 
 
-def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) -> nn.Module:
+def load_adapter(model: nn.Module, folder: str | os.PathLike, trainable: bool = False) -> nn.Module:
     """Adapts a bare model as the folder's files say, and returns it; unless `trainable` frozen, and
     in evaluation mode, without dropout.
 
@@ -127,31 +118,31 @@ def load_adapter(model: nn.Module, folder: str | Path, trainable: bool = False) 
     raw, stored = read_adapter(folder, model)
     paths = peft_paths(model)
     whole = _whole_in(raw, stored, paths)
-    inside = tuple(f"{name}." for name in whole)
-    lesser = {name: t for name, t in stored.items() if not (inside and name.startswith(inside))}
-    layers, unknown = _layers_in(lesser, paths)
-    if unknown:
+    inside = (SOFT, *(f"{name}." for name in whole))
+    layers = {name: _layer_of(name, paths) for name in stored if not name.startswith(inside)}
+    if unknown := [name for name, path in layers.items() if path is None]:
         raise InputError(
             f"{folder} has tensors for layers that this model has not, such as {unknown[0]}: give "
             f"the model it was trained on ({raw.get('base_model_name_or_path') or 'not named'})"
         )
+    layers = tuple(dict.fromkeys(layers.values()))
     if missing := _without_tensors(raw, layers, paths, model):
         raise InputError(
             f"{folder} has no tensors for {missing[0]}, and {CONFIG} names "
             f"{missing[0].rsplit('.', 1)[-1]} in target_modules: save or copy the adapter again"
         )
     whole = tuple(paths[name] for name in whole)
-    method = from_peft(raw, tuple(layers), str(Path(folder) / CONFIG), whole)
+    method = from_peft(raw, layers, str(Path(folder) / CONFIG), whole)
     adapt(model, method)
     try:
-        copy_tensors(model, stored, folder)
+        _copy_tensors(model, stored, folder)
     except InputError:
         unload(model)
         raise
     return model if trainable else model.requires_grad_(False).eval()
 
 
-def read_adapter(folder: str | Path, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
+def read_adapter(folder: str | os.PathLike, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
     """The configuration as it stands in the file, and the adapter's tensors by their names there.
 
     PEFT may write tensors of the model beside them (an adapted embedding's own, or all of its
@@ -206,27 +197,23 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
         return {SOFT: model.soft_prompt.rows().detach()}
     named = {}
     for path, layer in adapted_layers(model).items():
-        for suffix, tensor in _own_tensors(layer.adapter).items():
-            soft = isinstance(layer.adapter, Prompt)
-            named[suffix if soft else f"{_peft_path(model, path)}.{suffix}"] = tensor
+        adapter = layer.adapter
+        if isinstance(adapter, PiSSA):
+            own = dict(zip(LoRA.peft_names.values(), adapter.factors()))
+        else:
+            state = adapter.state_dict()
+            own = {suffix: state[name] for name, suffix in adapter.peft_names.items()}
+        prefix = "" if isinstance(adapter, Prompt) else f"{_peft_path(model, path)}."
+        named |= {f"{prefix}{suffix}": tensor for suffix, tensor in own.items()}
     return named
 
 
-def _own_tensors(adapter: Adapter) -> dict[str, Tensor]:
-    if isinstance(adapter, PiSSA):
-        return dict(zip(LoRA.peft_names.values(), adapter.factors()))
-    own = adapter.state_dict()
-    return {suffix: own[name] for name, suffix in adapter.peft_names.items()}
-
-
 @torch.no_grad()
-def copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | Path) -> None:
+def _copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | os.PathLike) -> None:
     """Into an adapted model; InputError unless names and shapes are the same."""
     if isinstance(adaptation_of(model), PrefixMethod):
         model.soft_prompt.drop_mlp()
-        here = {SOFT: model.soft_prompt.table.detach()}
-    else:
-        here = adapter_tensors(model)
+    here = adapter_tensors(model)
     if spare := [name for name in stored if name not in here]:
         raise InputError(
             f"{folder} holds {spare[0]}, which {CONFIG} does not speak of: it is part of another "
@@ -250,7 +237,11 @@ def peft_paths(model: nn.Module) -> dict[str, str]:
 
 
 def _peft_path(model: nn.Module, path: str) -> str:
-    return ROOT + (hub_name(path) if isinstance(model, Transformer) else path)
+    return ROOT + _hub_path(model, path)
+
+
+def _hub_path(model: nn.Module, path: str) -> str:
+    return hub_name(path) if isinstance(model, Transformer) else path
 
 
 def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> list[str]:
@@ -268,21 +259,14 @@ def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> li
     return found
 
 
-def _layers_in(stored: dict[str, Tensor], paths: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Our paths of the layers that have tensors in a file, and names that belong to no layer."""
-    found, unknown = {}, []
-    for name in stored:
-        ends = (name.rsplit(".", count)[0] for count in (1, 2))  # .ia3_l and .lora_A.weight
-        path = next((paths[end] for end in ends if end in paths), None)
-        if path is None and name != SOFT:
-            unknown.append(name)
-        elif path is not None:
-            found[path] = None
-    return list(found), unknown
+def _layer_of(name: str, paths: dict[str, str]) -> str | None:
+    """Our path of the layer that a tensor belongs to: of .ia3_l, or .lora_A.weight."""
+    ends = (name.rsplit(".", count)[0] for count in (1, 2))
+    return next((paths[end] for end in ends if end in paths), None)
 
 
 def _without_tensors(
-    raw: dict, layers: list[str], paths: dict[str, str], model: nn.Module
+    raw: dict, layers: tuple[str, ...], paths: dict[str, str], model: nn.Module
 ) -> list[str]:
     """PEFT's paths of linear layers that `target_modules` names, and that a file says nothing of.
     A pattern, or a choice among layers, is left to the tensors' names."""
@@ -297,6 +281,6 @@ def _without_tensors(
 def _peft_targets(model: nn.Module, paths: list[str]) -> list[str]:
     """Layers' names for PEFT, sorted: the last parts of their paths where these say just them."""
     short = {path.rsplit(".", 1)[-1] for path in paths}
-    rename = hub_name if isinstance(model, Transformer) else str
     named = [p for p, _ in model.named_modules() if p and p.rsplit(".", 1)[-1] in short]
-    return sorted({rename(name) for name in (short if set(named) == set(paths) else paths)})
+    chosen = short if set(named) == set(paths) else paths
+    return sorted({_hub_path(model, name) for name in chosen})

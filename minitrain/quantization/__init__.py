@@ -1,10 +1,34 @@
 """Weights in 8 to 2 bits: what a format keeps, how rounding is made to hurt less, what it gains.
 
+    from minitrain.quantization import named, quantize_model, save_quantized
+    model = quantize_model(model, named("int4-g64"), METHODS["gptq"], batches)
+
     formats    integers, NF4 and FP4, FP8 and MX: codes, scales, packing; a weight and its way back
     layers     linear layers over such a weight: dequantized, integer matmuls, packed kernels
-    methods    GPTQ, AWQ, SmoothQuant, rotation, training aware of it
+    methods    GPTQ, AWQ, SmoothQuant, rotation; layers/fake.py trains with the rounding in mind
+    model      a whole model, calibrated block by block (calibration); folder writes and reads it
+    sensitivity    which layers need the bits
+    plain      each idea in a few lines on float tensors, as lab e08 builds it
 
-A whole model: `model.py`; its folder: `folder.py`; which layers need the bits: `sensitivity.py`.
-Lab e08's plain versions: `plain.py`.
 Shapes, beside the course's legend: `D width in  F width out  G groups  g numbers of a group`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_DOORS = {
+    "named": "formats.names",
+    "quantize_model": "model",
+    "save_quantized": "folder",
+    "load_quantized": "folder",
+}
+__all__ = list(_DOORS)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a door when it is asked for: the sandbox hides some of the room's files."""
+    if name not in _DOORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_DOORS[name]}"), name)

@@ -1,16 +1,21 @@
-"""The texts on which a model is quantized, on their way through its blocks.
+"""Calibration: batches on their way through a model's blocks, and statistics of what layers read.
 
     embed -> block 0 -> block 1 -> …       the whole model is never run: one block at a time, with
              what the blocks before it, already quantized, hand on
 
-Cost: N·T·D numbers, and for each stage a forward of the block up to it.
-Shapes: B batch  T tokens  D width.
+    second moment   X^T X / tokens   (D, D)   the error of any weight change:  ||X ΔW^T||²
+    mean |x|        (D,)                      AWQ: which columns matter
+    max |x|         (D,)                      SmoothQuant, static scales: which are outliers
+
+Cost: N·T·D numbers for N·T tokens between two blocks, and for each stage a forward of the block up
+to it; of the statistics 2·D² FLOPs a token and 8·D² bytes a layer. Sums are float64: batch by batch
+or at once is the same. Shapes: B batch  T tokens  D width in  F width out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +27,51 @@ from minitrain.errors import InputError
 from minitrain.model.attention.mask import Mask
 from minitrain.model.rope import Rotation
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.statistics import InputStatistics, stages, watched
+
+
+class InputStatistics:
+    """Sums over all tokens that a layer reads."""
+
+    def __init__(self, width: int, device: torch.device | str = "cpu"):
+        self.tokens = 0
+        self.products = torch.zeros(width, width, dtype=torch.float64, device=device)
+        self.magnitudes = torch.zeros(width, dtype=torch.float64, device=device)
+        self.max_abs = torch.zeros(width, device=device)
+
+    @torch.no_grad()
+    def add(self, x: Tensor) -> None:
+        """x (T, D)"""
+        x = x.detach().float()
+        self.tokens += len(x)
+        self.products += (x.t() @ x).double()
+        self.magnitudes += x.abs().sum(dim=0)
+        self.max_abs = torch.maximum(self.max_abs, x.abs().amax(dim=0))
+
+    @property
+    def second_moment(self) -> Tensor:
+        """(D, D) float64; GPTQ's Hessian is twice this."""
+        self._check()
+        return self.products / self.tokens
+
+    @property
+    def mean_abs(self) -> Tensor:
+        """(D,) float32"""
+        self._check()
+        return (self.magnitudes / self.tokens).float()
+
+    def _check(self) -> None:
+        if not self.tokens:
+            raise InputError("no token has passed this layer: calibrate on at least one batch")
+        if not self.products.isfinite().all():
+            raise InputError(
+                "the calibration inputs hold inf or nan: check that the model's own perplexity on "
+                "them is finite before it is quantized"
+            )
+
+    def output_error(self, change: Tensor) -> float:
+        """Mean over tokens of ||ΔW x||², for a change (F, D) of the weight."""
+        change = change.double()
+        return ((change @ self.second_moment) * change).sum().item()
 
 
 @dataclass
@@ -45,7 +94,7 @@ class Passage:
             return x
         if len(x) != self.valid.numel():
             raise InputError(
-                "the text has rows with padding, and an expert's rows do not say which they are: "
+                "the batch has rows with padding, and an expert's rows do not say which they are: "
                 "calibrate a mixture on full rows, as pack_stream makes them"
             )
         return x[self.valid.flatten()]
@@ -62,7 +111,7 @@ class Calibration:
     def __init__(self, model: Transformer, batches: Iterable[Batch]):
         self.passages = [_entered(model, batch) for batch in batches]
         if not self.passages:
-            raise InputError("there is no text to calibrate on: give at least one batch")
+            raise InputError("no batch to calibrate on: give at least one")
 
     @torch.no_grad()
     def advance(self, block: nn.Module) -> None:
@@ -85,7 +134,7 @@ class Calibration:
     def statistics(
         self, block: nn.Module, layers: Mapping[str, nn.Linear]
     ) -> dict[str, InputStatistics]:
-        """Statistics of the inputs of each layer over all texts, padding left out."""
+        """Statistics of the inputs of each layer over all batches, padding left out."""
         found = {
             name: InputStatistics(layer.in_features, layer.weight.device)
             for name, layer in layers.items()
@@ -109,3 +158,38 @@ def _entered(model: Transformer, batch: Batch) -> Passage:
     x = model.embed(batch.tokens)
     turns, mask = model.surroundings(x, batch.documents, batch.positions)
     return Passage(x, turns, mask, batch.documents != PADDING)
+
+
+@contextmanager
+def watched(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Within it, `see(name, x)` gets what each layer reads, in the order in which they read."""
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs[0]))
+        for name, layer in layers.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def stages(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[list[str]]:
+    """The layers in the order in which `run` calls them; those that read one tensor together.
+
+    In a block of a Transformer: q, k, v; then o; then gate, up; then down. What a stage reads is
+    settled as soon as the stages before it are.
+    """
+    order: list[tuple[Tensor, list[str]]] = []
+
+    def see(name: str, x: Tensor) -> None:
+        same = next((names for tensor, names in order if tensor is x), None)
+        if same is None:
+            order.append((x, [name]))
+        elif name not in same:
+            same.append(name)
+
+    with watched(layers, see):
+        run()
+    return [names for _, names in order]

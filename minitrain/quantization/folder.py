@@ -12,7 +12,10 @@ warns of a quantization it does not know, and would fill in random weights. By i
 from __future__ import annotations
 
 import json
+import math
+import os
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,7 +40,10 @@ SAVED = (nn.Linear, QuantLinear, Int8Linear)
 
 
 def save_quantized(
-    model: Transformer, folder: str | Path, text: TextFiles | None = None, family: str | None = None
+    model: Transformer,
+    folder: str | os.PathLike,
+    text: TextFiles | None = None,
+    family: str | None = None,
 ) -> None:
     """Writes a model that `quantize_model` made, with the tokenizer's files.
 
@@ -48,7 +54,7 @@ def save_quantized(
         if hasattr(module, "in_features") and type(module) not in SAVED:
             raise InputError(
                 f"{name} is a {type(module).__name__}, which has no form in a file: save the model "
-                "before accelerate(), or after convert()"
+                "before accelerate(), or after convert_qat()"
             )
     if not layers:
         raise InputError(
@@ -68,14 +74,14 @@ def save_quantized(
     write_folder(folder, files, lambda new: save_file(tensors, new / WEIGHTS, {"format": "pt"}))
 
 
-def is_quantized(folder: str | Path) -> bool:
+def is_quantized(folder: str | os.PathLike) -> bool:
     """True if `save_quantized` wrote the folder."""
     file = Path(folder) / "config.json"
     return file.is_file() and read_json(file).get("model_type") == OURS
 
 
 def load_quantized(
-    folder: str | Path, device: torch.device | str = "cpu"
+    folder: str | os.PathLike, device: torch.device | str = "cpu"
 ) -> tuple[Transformer, TextFiles]:
     """Loads the model and text files that `save_quantized` wrote; InputError where a part is
     missing, damaged or of another shape than the configuration means."""
@@ -95,9 +101,7 @@ def load_quantized(
     if any(".experts." in path for path in stated["layers"]):
         take_apart(model)
     for path, settings in stated["layers"].items():
-        held = stored_weight(path, settings, model.get_submodule(path), stored, folder)
-        bias = stored.get(hub_name(f"{path}.bias"))
-        model.set_submodule(path, layer_of(held, bias, settings))
+        model.set_submodule(path, _unfilled(settings, model.get_submodule(path)))
     expected = own_tensors(model)
     if wrong := {hub_name(name) for name in expected} ^ stored.keys():
         raise InputError(
@@ -105,7 +109,13 @@ def load_quantized(
             "quantize the model again"
         )
     for name, tensor in expected.items():
-        _copy(stored[hub_name(name)], tensor, folder / WEIGHTS, name)
+        found = stored[hub_name(name)]
+        if found.shape != tensor.shape or found.is_floating_point() != tensor.is_floating_point():
+            raise InputError(
+                f"{name} in {folder / WEIGHTS} is {tuple(found.shape)} {found.dtype}, and "
+                f"config.json means {tuple(tensor.shape)} {tensor.dtype}: quantize the model again"
+            )
+        tensor.copy_(found)
     text = read_text_files(folder)
     model.end_tokens = text.eos_ids
     return model, text
@@ -118,44 +128,19 @@ def own_tensors(model: Transformer) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if name not in tied}
 
 
-def stored_weight(
-    path: str, settings: dict, linear: nn.Linear, stored: dict[str, Tensor], folder: Path
-) -> QuantizedWeight:
-    shape = (linear.out_features, linear.in_features)
-    form = named(settings["format"])
-    parts = _layout(settings["format"], shape)
-    tensors = {part: stored.get(hub_name(f"{path}.{part}")) for part in parts}
-    for part, (size, dtype) in parts.items():
-        found = tensors[part]
-        if found is None or found.shape != size or found.dtype != dtype:
-            is_ = "missing" if found is None else f"{tuple(found.shape)} {found.dtype}"
-            raise InputError(
-                f"{path}.{part} in {folder / WEIGHTS} is {is_}, and {form.name} has "
-                f"{tuple(size)} {dtype}: quantize the model again"
-            )
-    return QuantizedWeight(form, shape, tensors)
+def _unfilled(settings: dict, linear: nn.Linear) -> QuantLinear:
+    """The layer that a file's settings mean, before its numbers are there."""
+    weight = linear.weight
+    held = _zeros(settings["format"], tuple(weight.shape), weight.device)
+    held = replace(held, tensors={name: torch.empty_like(t) for name, t in held.tensors.items()})
+    if "int8" not in settings:
+        return QuantLinear(held, linear.bias)
+    own = settings["int8"]
+    scale = torch.zeros((), device=weight.device) if own["fixed"] else None
+    threshold = math.inf if own["threshold"] is None else own["threshold"]
+    return Int8Linear(held, linear.bias, scale, threshold)
 
 
 @lru_cache
-def _layout(name: str, shape: Shape) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """The shape and dtype of every part of a matrix in a format."""
-    held = named(name).quantize(torch.zeros(shape))
-    return {part: (tensor.shape, tensor.dtype) for part, tensor in held.tensors.items()}
-
-
-def layer_of(held: QuantizedWeight, bias: Tensor | None, settings: dict) -> QuantLinear:
-    if "int8" not in settings:
-        return QuantLinear(held, bias)
-    own = settings["int8"]
-    threshold = float("inf") if own["threshold"] is None else own["threshold"]
-    scale = torch.zeros((), device=held.tensors["codes"].device) if own["fixed"] else None
-    return Int8Linear(held, bias, scale, threshold)
-
-
-def _copy(stored: Tensor, own: Tensor, file: Path, name: str) -> None:
-    if stored.shape != own.shape:
-        raise InputError(
-            f"{name} in {file} is {tuple(stored.shape)}, and config.json means {tuple(own.shape)}: "
-            "quantize the model again"
-        )
-    own.copy_(stored)
+def _zeros(name: str, shape: Shape, device: torch.device) -> QuantizedWeight:
+    return named(name).quantize(torch.zeros(shape, device=device))

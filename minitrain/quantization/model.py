@@ -7,7 +7,7 @@ quantized, hand on.
         run the block as it is now: the next one's input
 
 So an error is seen, and made up for, by all that come after it. Embedding, norms, routers and head
-keep their bits. Cost: four forwards of the calibration text at most, since one that calibrates a
+keep their bits. Cost: four forwards of the calibration batches at most, since one that calibrates a
 stage ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential:
 its README.
 
@@ -26,13 +26,13 @@ from torch import nn
 
 from minitrain.data.loader import Batch
 from minitrain.errors import InputError, unknown_name
-from minitrain.model.experts.grouped import PARTS, Experts, take_apart
+from minitrain.model.experts.grouped import PARTS, Experts, put_together, take_apart
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.calibration import Calibration
+from minitrain.quantization.calibration import Calibration, InputStatistics
 from minitrain.quantization.formats.tiling import Shape
 from minitrain.quantization.formats.weight import Format
+from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.methods.method import RTN, Method, nearest, weight_only
-from minitrain.quantization.statistics import InputStatistics
 
 Progress = Callable[[str], object]  # called with a layer's path when it is quantized
 
@@ -47,10 +47,10 @@ def quantize_model(
     missed: Progress = lambda name: None,
 ) -> Transformer:
     """In place: the blocks' linear layers in `formats`, one for all or each its own by its path
-    ("blocks.3.mlp.down"), where those without one stay. `batches`: texts, for calibrated methods.
+    ("blocks.3.mlp.down"), where those without one stay. `batches`: for calibrated methods.
     `missed`: called with the path of an expert's layer that none of their tokens reached.
 
-    InputError before anything is changed where the model, the formats or the texts do not fit.
+    InputError before anything is changed where the model, the formats or the batches do not fit.
     """
     chosen = formats_by_layer(model, formats, method)
     if any(".experts." in name for name in chosen):
@@ -67,6 +67,21 @@ def quantize_model(
         if calibration is not None:
             calibration.advance(block)
     return model
+
+
+@torch.no_grad()
+def dequantize_model(model: Transformer) -> Transformer:
+    """In place: plain matrices of what its layers stand for, in the embedding's dtype.
+
+    It computes the same, takes a float model's bytes, and can be saved as any float model: what an
+    adapter over few bits is merged into (rounding the sum to few bits anew would change it).
+    """
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, QuantLinear):
+            linear = nn.Linear(layer.in_features, layer.out_features, False, device="meta")
+            linear.weight, linear.bias = nn.Parameter(layer.weight.dequantize()), layer.bias
+            model.set_submodule(name, linear)
+    return put_together(model).to(model.embed.weight.dtype)
 
 
 def layer_names(model: Transformer) -> list[str]:
@@ -100,7 +115,7 @@ def _quantize_block(
         groups = [list(layers)] if layers else []
     else:
         groups = calibration.stages(block, layers)
-    if method.prepares:
+    if method.prepare:
         method.prepare(block, _seen(block, layers, groups, calibration), formats)
     reached = {name for names in groups for name in names}
     blind = [name for name in layers if name not in reached]
@@ -150,10 +165,10 @@ def formats_by_layer(
             f"quantize_model goes through the blocks of minitrain's Transformer, and this is a "
             f"{type(model).__name__}: model.save_pretrained(folder), and then model, _ = "
             "load_pretrained(folder), gives one of a Llama, Mistral, Qwen or Mixtral; other models "
-            "take prepare and convert of quantization.layers.fake"
+            "take prepare_qat and convert_qat of quantization.layers.fake"
         )
     reads = method.calibrated and method.layer is not weight_only
-    if model.config.experts and (method.prepares or reads):
+    if model.config.experts and (method.prepare or reads):
         raise InputError(
             "this method moves scales between layers, or fixes those of activations, which is "
             "known for dense blocks alone: for a mixture of experts use rtn, gptq or llm-int8"
@@ -170,7 +185,8 @@ def formats_by_layer(
     for name, form in chosen.items():
         if name not in known:
             raise unknown_name("linear layer of this model's blocks", name, known)
-        method.check(form, known[name])
+        if method.check:
+            method.check(form, known[name])
     return chosen
 
 

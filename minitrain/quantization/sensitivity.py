@@ -61,11 +61,6 @@ def sensitivities(
     return found
 
 
-def most_sensitive(costs: Costs) -> list[str]:
-    """The layers' paths, the one whose worst format costs the most first."""
-    return sorted(costs, key=lambda name: -max(cost.loss for cost in costs[name].values()))
-
-
 def deal_bits(costs: Costs, budget_bytes: int) -> dict[str, Format]:
     """A format for each layer, by path: the least sum of losses within the budget.
 

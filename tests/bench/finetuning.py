@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from minitrain.bench.case import OURS, PEER, Case, Shapes, peer_module
 from minitrain.bench.steps import next_token_loss, random_text, training_step
 from minitrain.bench.training import as_llama
-from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.lora_plus import adapter_groups
-from minitrain.finetuning.many.pool import Factors
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many import AdapterBank, Factors
 from minitrain.finetuning.methods import ALL_LINEAR
+from minitrain.finetuning.model import adapt, adapter_groups
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import build

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from minitrain.bench.case import OURS, PEER, Case, Shapes, peer_module
 from minitrain.bench.finetuning import peer_config, peft
 from minitrain.bench.steps import next_token_loss, random_text, training_step
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.methods import ALL_LINEAR
+from minitrain.finetuning.model import adapt
 from minitrain.measure.clock import Comparison, compare
 from minitrain.model.config import preset
 from minitrain.model.transformer import Transformer, build

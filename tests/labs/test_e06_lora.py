@@ -36,10 +36,9 @@ HIDDEN = (
     "minitrain/finetuning/adapters/dora.py",
     "minitrain/finetuning/adapters/pissa.py",
     "minitrain/finetuning/adapters/bottleneck.py",
-    "minitrain/finetuning/prompts/prefix.py",
-    "minitrain/finetuning/many/rows.py",
-    "minitrain/finetuning/tensor/lora.py",
-    "minitrain/finetuning/tensor/features.py",
+    "minitrain/finetuning/prompts.py",
+    "minitrain/finetuning/many.py",
+    "minitrain/finetuning/tensor.py",
 )
 BF16 = torch.bfloat16
 LIKELY = {
@@ -893,7 +892,7 @@ class TestPrefix(Exercise):
     """Keys and values that no token made"""
 
     name = "Prefix"
-    reference = "minitrain.finetuning.prompts.prefix:Prefix"
+    reference = "minitrain.finetuning.prompts:Prefix"
     hidden = HIDDEN
 
     def runs(self, submission):
@@ -1084,7 +1083,7 @@ class TestRows(Exercise):
     """An adapter a row"""
 
     name = "Rows"
-    reference = "minitrain.finetuning.many.rows:Rows"
+    reference = "minitrain.finetuning.many:Rows"
     hidden = HIDDEN
 
     @check(

@@ -34,9 +34,7 @@ REVEALS = {
     "faults": Reveal("measured", "each page is evicted just before it is needed", formula=lambda: 9),
 }  # fmt: skip
 FORMATS = (
-    "minitrain/quantization/formats/plain.py",
     "minitrain/quantization/formats/grids.py",
-    "minitrain/quantization/formats/packing.py",
     "minitrain/quantization/formats/weight.py",
     "minitrain/optimizers/adam8bit.py",
 )
@@ -229,7 +227,7 @@ class TestQuantizeBlocks(Exercise):
     """Quantization in blocks"""
 
     name = "quantize_blocks"
-    reference = "minitrain.quantization.formats.plain:quantize_blocks"
+    reference = "minitrain.quantization.formats.weight:quantize_blocks"
     hidden = FORMATS
 
     def results(self, submission, calls):
@@ -464,7 +462,7 @@ class TestPack(Exercise):
     """Two codes a byte"""
 
     name = "pack"
-    reference = "minitrain.quantization.formats.plain:pack_pairs"
+    reference = "minitrain.quantization.formats.weight:pack_pairs"
     hidden = FORMATS
 
     @staticmethod
@@ -528,7 +526,7 @@ class TestCompress(Exercise):
     """Double quantization"""
 
     name = "compress"
-    reference = "minitrain.quantization.formats.plain:compress"
+    reference = "minitrain.quantization.formats.weight:compress"
     hidden = FORMATS
 
     PARTS = ("scale_codes", "scale_outer", "scale_mean")

@@ -33,10 +33,7 @@ HIDDEN = (
     "minitrain/quantization/layers/int8.py",
     "minitrain/quantization/layers/fake.py",
     "minitrain/quantization/methods/gptq.py",
-    "minitrain/quantization/methods/awq.py",
-    "minitrain/quantization/methods/smoothquant.py",
-    "minitrain/quantization/methods/outliers.py",
-    "minitrain/quantization/methods/junctions.py",
+    "minitrain/quantization/methods/scales.py",
 )
 FOR_ZEROS = "a group of zeros: its scale must be above 0, or 0 / 0 is nan"
 OVER = "the last group of a row may be smaller: pad with zeros, and cut the padding off"

@@ -24,9 +24,14 @@ from minitrain.apps.train.setup import find_device
 from minitrain.data.loader import Loader
 from minitrain.data.packing import Packed
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, check_rank, find_method, trainable_parameters
 from minitrain.finetuning.layer import adapted_layers
-from minitrain.finetuning.lora_plus import adapter_groups
+from minitrain.finetuning.model import (
+    adapt,
+    adapter_groups,
+    check_rank,
+    find_method,
+    trainable_parameters,
+)
 from minitrain.finetuning.peft_files import save_adapter
 from minitrain.generators import seed_generators
 from minitrain.measure.parts import Parts

@@ -20,7 +20,7 @@ from minitrain.optional import require
 
 if TYPE_CHECKING:
     from minitrain.apps.serve.app import Served
-    from minitrain.finetuning.many.rows import AdapterBank
+    from minitrain.finetuning.many import AdapterBank
     from minitrain.model.transformer import Transformer
 
 NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
@@ -161,9 +161,9 @@ def open_served(
 
 def open_bank(model: Transformer, adapters: Sequence[tuple[str, Path]], name: str) -> AdapterBank:
     """All of them, with pages for all in one batch."""
-    from minitrain.finetuning.adapt import find_layers
-    from minitrain.finetuning.many.rows import AdapterBank, factors_in
+    from minitrain.finetuning.many import AdapterBank, factors_in
     from minitrain.finetuning.methods import ALL_LINEAR
+    from minitrain.finetuning.model import find_layers
 
     names = [name, *(adapter for adapter, _ in adapters)]
     if twice := [each for each in names if names.count(each) > 1]:

@@ -1,4 +1,4 @@
-"""LoRA: what a layer learns is a matrix of low rank beside it, s·B·A.
+"""LoRA: a layer learns a matrix of low rank beside its own, s·B·A.
 
     y = W x + s·B (A x)        A (R, I) drawn at random, B (O, R) zero: at first nothing is added
 
@@ -6,11 +6,14 @@ Scaling s is α/R; rsLoRA takes α/√R, under which the size of what is learned
 grows. Trained: R(I + O) of I·O numbers. At the first step only B moves, since dL/dA = s·Bᵀ(…) = 0;
 were A zero too, neither ever would. Merged, W + s·B·A costs nothing more than W.
 Cost a token: 2R(I + O) FLOPs forward; backward computes no dW. Papers: Hu et al., arXiv 2106.09685;
-Kalajdzievski, 2312.03732 (rsLoRA). Shapes: I, O features in and out  R rank.
+Kalajdzievski, 2312.03732 (rsLoRA). Shapes: I, O features in and out.
+
+The same over an embedding (`LoRAEmbedding`) and over a mixture's experts (`LoRAExperts`).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -25,13 +28,15 @@ from minitrain.finetuning.layer import (
     dense_weight,
     features,
     place_of,
+    with_weight,
 )
+from minitrain.model.experts.grouped import Experts
 
 
 class LoRA(Adapter):
-    """Over a linear layer. Dropout is on the way to A alone, never on what the layer itself does.
+    """Over a linear layer. Dropout is before A alone, never before the layer itself.
 
-    x is taken to the adapter's dtype (at least float32), and what it adds to y's.
+    x is cast to the adapter's dtype (at least float32), and what it adds to y's.
     """
 
     peft_names = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # noqa: RUF012
@@ -90,3 +95,92 @@ def merged_linear(base: nn.Module, delta: Tensor) -> nn.Module:
     """
     weight = dense_weight(base)
     return dense_like(base, (weight + delta).to(weight.dtype), bias_of(base))
+
+
+class LoRAEmbedding(Adapter):
+    """Over an nn.Embedding: a table of V rows of R numbers, and one matrix that reads them.
+
+        y = E[t] + s·A[:, t]ᵀ Bᵀ      A (R, V) zero, B (D, R) random: as in PEFT, the reverse
+
+    Looking up a column of A costs nothing, and a token that the new text never has keeps its
+    vector. Shapes: V vocabulary  D width  R rank.
+    """
+
+    peft_names = {  # noqa: RUF012
+        "lora_embedding_A": "lora_embedding_A",
+        "lora_embedding_B": "lora_embedding_B",
+    }
+
+    def __init__(
+        self,
+        base: nn.Embedding,
+        rank: int,
+        scaling: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        place, self.scaling = place_of(base), scaling
+        drawn = torch.randn(base.embedding_dim, rank, generator=generator, dtype=place["dtype"])
+        self.lora_embedding_A = nn.Parameter(torch.zeros(rank, base.num_embeddings, **place))
+        self.lora_embedding_B = nn.Parameter(drawn.to(**place))  # (D, R)
+
+    def forward(self, base: nn.Embedding, tokens: Tensor) -> Tensor:
+        """tokens (B, T) -> (B, T, D)."""
+        y = base(tokens)
+        rows = F.embedding(tokens, self.lora_embedding_A.T)  # (B, T, R)
+        added = F.linear(rows, self.lora_embedding_B) * self.scaling
+        return y + (added * getattr(base, "embed_scale", 1.0)).to(y.dtype)  # Gemma's scale the sum
+
+    def merged(self, base: nn.Embedding) -> nn.Module:
+        delta = self.scaling * (self.lora_embedding_B @ self.lora_embedding_A).T  # (V, D)
+        weight = (base.weight + delta).detach().to(base.weight.dtype)
+        return with_weight(base, weight)
+
+
+class LoRAExperts(Adapter):
+    """Over an `Experts`: for each expert an A and a B beside each of its three matrices.
+
+        W'_e = W_e + s·(B_e A_e)ᵀ      W (E, I, O), A (E, R, I), B (E, O, R) zero
+
+    Between an expert's matrices stands a nonlinearity, so that no adapter can stand beside the
+    three of them: the experts' own code runs on the sums, a batched matmul of all E. Cost a step:
+    2·R·I·O FLOPs an expert and matrix and E·I·O numbers for W', and as many for its gradient,
+    whatever the tokens. In bfloat16 W' is rounded to what the experts compute in. Trained:
+    E·R·(I + O) numbers a matrix; an expert that no token chooses does not learn. As PEFT's
+    `target_parameters` does it; its files are of models that hold gate and up in one tensor, so
+    ours cross to no other library. Shapes: E experts  I, O features in and out  R rank.
+    """
+
+    def __init__(
+        self, base: Experts, rank: int, scaling: float, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        place, self.scaling = place_of(base), scaling
+        self.parts = [name for name, _ in base.named_parameters()]
+        for part in self.parts:
+            count, ins, outs = base.get_parameter(part).shape
+            drawn = torch.empty(count, rank, ins, dtype=place["dtype"])
+            drawn.uniform_(-(ins**-0.5), ins**-0.5, generator=generator)  # as a linear layer's A
+            zeros = torch.zeros(count, outs, rank, **place)
+            self.register_parameter(f"{part}_lora_A", nn.Parameter(drawn.to(**place)))
+            self.register_parameter(f"{part}_lora_B", nn.Parameter(zeros))
+        self.peft_names = {name: name for name, _ in self.named_parameters()}
+
+    def forward(self, base: Experts, rows: Tensor, counts: Tensor) -> Tensor:
+        """rows (R, D), sorted by expert, counts (E,) -> (R, D)."""
+        return torch.func.functional_call(base, self.sums(base), (rows, counts))
+
+    def sums(self, base: Experts) -> dict[str, Tensor]:
+        """W' of each part, (E, I, O), in the adapter's dtype."""
+        found = {}
+        for part in self.parts:
+            a, b = (self.get_parameter(f"{part}_lora_{name}") for name in "AB")
+            weight = base.get_parameter(part).to(a.dtype)
+            found[part] = torch.baddbmm(weight, a.mT, b.mT, alpha=self.scaling)
+        return found
+
+    def merged(self, base: Experts) -> nn.Module:
+        experts = copy.deepcopy(base).requires_grad_(False)
+        for part, weight in self.sums(base).items():
+            experts.get_parameter(part).copy_(weight.detach())
+        return experts

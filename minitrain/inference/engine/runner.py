@@ -41,7 +41,7 @@ FEW = 64  # rows that the head's blocks are chosen for: those of a decode step
 
 
 class Adapters(Protocol):
-    """The part of `finetuning.many.rows.AdapterBank` that the engine needs."""
+    """The part of `finetuning.many.AdapterBank` that the engine needs."""
 
     def number(self, name: str) -> int: ...
 

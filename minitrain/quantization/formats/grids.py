@@ -10,16 +10,19 @@ zero point that is rounded may cost the ends another half). Absmax leaves its lo
 that w and -w lose the same. The full range uses it, as compressed-tensors does: the more, the fewer
 the bits (8 levels for 7 at 3 bits), but a number may come back another than its negative.
 
+Every grid has `bits`, a `name` as it begins a format's (`int4`, `nf4`), and
+    fit(tiles (G, g)) -> what each tile is written with
+    encode(x (G, n), params) -> codes (G, n) uint8, of the nearest levels
+    decode(codes (G, n), params) -> the levels, in float32
 A codebook may be any 16 numbers. NF4's are quantiles of the normal distribution, 7 below 0 and 8
 above; FP4's are a float with 2 exponent bits and 1 of mantissa.
-Paper: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), appendix E. Lab: e07.
+Paper: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), appendix E.
 Shapes: G tiles  g a tile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,30 +32,17 @@ Params = dict[str, Tensor]  # "scale" and what else a tile has, each (G, 1)
 TINY = torch.finfo(torch.float32).tiny  # a scale below it would have an infinite inverse
 
 
-class Grid(Protocol):
-    bits: int
-
-    @property
-    def name(self) -> str:
-        """As it begins a format's name: `int4`, `nf4`."""
-
-    def fit(self, tiles: Tensor) -> Params:
-        """tiles (G, g) -> what each is written with."""
-
-    def encode(self, x: Tensor, params: Params) -> Tensor:
-        """x (G, n) -> codes (G, n) uint8, of the nearest levels."""
-
-    def decode(self, codes: Tensor, params: Params) -> Tensor:
-        """codes (G, n) -> the levels, in float32."""
-
-
 @dataclass(frozen=True)
 class Absmax:
+    """`full`: the lowest code is used too, and the largest weight lies half a step beyond the last
+    level."""
+
     bits: int
+    full: bool = False
 
     @property
     def name(self) -> str:
-        return f"int{self.bits}"
+        return f"int{self.bits}" + "f" * self.full
 
     @property
     def largest(self) -> int:
@@ -60,31 +50,14 @@ class Absmax:
 
     def fit(self, tiles: Tensor) -> Params:
         amax = tiles.abs().amax(dim=1, keepdim=True)
-        return {"scale": (amax / self.largest).clamp(min=TINY)}
+        return {"scale": (amax / (self.largest + 0.5 * self.full)).clamp(min=TINY)}
 
     def encode(self, x: Tensor, params: Params) -> Tensor:
-        q = (x / params["scale"]).round().clamp(-self.largest, self.largest)
+        q = (x / params["scale"]).round().clamp(-self.largest - self.full, self.largest)
         return (q + 2 ** (self.bits - 1)).byte()
 
     def decode(self, codes: Tensor, params: Params) -> Tensor:
         return codes.float().sub_(2 ** (self.bits - 1)).mul_(params["scale"])
-
-
-@dataclass(frozen=True)
-class FullRange(Absmax):
-    """The largest lies half a step beyond the last level, and the smallest half a step within."""
-
-    @property
-    def name(self) -> str:
-        return f"int{self.bits}f"
-
-    def fit(self, tiles: Tensor) -> Params:
-        amax = tiles.abs().amax(dim=1, keepdim=True)
-        return {"scale": (amax / (self.largest + 0.5)).clamp(min=TINY)}
-
-    def encode(self, x: Tensor, params: Params) -> Tensor:
-        q = (x / params["scale"]).round().clamp(-self.largest - 1, self.largest)
-        return (q + 2 ** (self.bits - 1)).byte()
 
 
 @dataclass(frozen=True)
@@ -161,6 +134,7 @@ class Codebook:
         return torch.cartesian_prod(levels, levels).view(torch.int64).flatten()
 
 
+Grid = Absmax | ZeroPoint | Codebook
 PIECE = 2**18  # weights: 1 MB of them in float32
 CELLS = 1024  # to a unit
 FEW = 2**16  # numbers, for which the table of cells takes longer than it saves

@@ -16,17 +16,16 @@ import re
 
 from minitrain.errors import unknown_name
 from minitrain.precision import low_bit_linear as recipes
-from minitrain.quantization.formats.grids import FP4, NF4, Absmax, FullRange, Grid, ZeroPoint
-from minitrain.quantization.formats.packing import WIDTHS
+from minitrain.quantization.formats.grids import FP4, NF4, Absmax, Grid, ZeroPoint
 from minitrain.quantization.formats.tiling import Blocks, Groups, Rows, Tiling, Whole
-from minitrain.quantization.formats.weight import FloatFormat, Format, GridFormat
+from minitrain.quantization.formats.weight import WIDTHS, FloatFormat, Format, GridFormat
 
 GRIDS: dict[str, tuple[Grid, Tiling]] = {
     **{f"int{bits}": (Absmax(bits), Groups(64)) for bits in WIDTHS},
-    **{f"int{bits}f": (FullRange(bits), Groups(64)) for bits in WIDTHS},
+    **{f"int{bits}f": (Absmax(bits, full=True), Groups(64)) for bits in WIDTHS},
     **{f"int{bits}z": (ZeroPoint(bits), Groups(64)) for bits in WIDTHS},
     "int8": (Absmax(8), Rows()),
-    "int8f": (FullRange(8), Rows()),
+    "int8f": (Absmax(8, full=True), Rows()),
     "int8z": (ZeroPoint(8), Rows()),
     "nf4": (NF4, Blocks(64)),
     "fp4": (FP4, Blocks(64)),

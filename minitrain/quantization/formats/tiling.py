@@ -5,14 +5,14 @@
     Groups(g)  F·⌈D/g⌉ tiles      along the sum: GPTQ, AWQ; the last of a row may be smaller
     Blocks(g)  ⌈F·D/g⌉ tiles      of the flattened matrix, across the ends of rows: QLoRA
 
-A scale of 32 bits costs 32/g bits a weight. What a tile lacks at the edge is filled with zeros,
-which are not stored.
+`cut` gives the tiles of a matrix and `join` the matrix again; `columns` is the number of columns
+that share their scales, GPTQ's step; `name` ends a format's (`row`, `g64`). A scale of 32 bits
+costs 32/g bits a weight. What a tile lacks at the edge is filled with zeros, which are not stored.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch.nn.functional as F
 from einops import rearrange
@@ -21,21 +21,6 @@ from torch import Tensor
 from minitrain.errors import InputError
 
 Shape = tuple[int, int]
-
-
-class Tiling(Protocol):
-    @property
-    def name(self) -> str:
-        """As it ends a format's name: `row`, `g64`."""
-
-    def cut(self, matrix: Tensor) -> Tensor:
-        """(F, D) -> (G, g)"""
-
-    def join(self, tiles: Tensor, shape: Shape) -> Tensor:
-        """(G, g) -> (F, D)"""
-
-    def columns(self, shape: Shape) -> int:
-        """The number of columns that share their scales: GPTQ's step through a matrix."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +52,17 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Groups:
+class Sized:
     size: int
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        if self.size < 2:
+            raise InputError(
+                f"a group of {self.size} numbers has more scale than codes: use 16 to 256"
+            )
 
+
+class Groups(Sized):
     @property
     def name(self) -> str:
         return f"g{self.size}"
@@ -88,13 +78,7 @@ class Groups:
         return min(self.size, shape[1])
 
 
-@dataclass(frozen=True)
-class Blocks:
-    size: int
-
-    def __post_init__(self) -> None:
-        _check_size(self.size)
-
+class Blocks(Sized):
     @property
     def name(self) -> str:
         return f"b{self.size}"
@@ -115,12 +99,10 @@ class Blocks:
         return self.size
 
 
+Tiling = Whole | Rows | Groups | Blocks
+
+
 def _filled(x: Tensor, size: int) -> Tensor:
     """Zeros behind the last dimension up to a multiple of `size`; F.pad would copy for none too."""
     missing = -x.shape[-1] % size
     return F.pad(x, (0, missing)) if missing else x
-
-
-def _check_size(size: int) -> None:
-    if size < 2:
-        raise InputError(f"a group of {size} numbers has more scale than codes: use 16 to 256")

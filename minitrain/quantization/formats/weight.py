@@ -1,6 +1,6 @@
 """A weight in few bits: it knows its format, its bits a weight and its way back.
 
-    held = NF4_BLOCKS.quantize(linear.weight)     # QuantizedWeight: packed codes and scales
+    held = named("nf4").quantize(linear.weight)   # QuantizedWeight: packed codes and scales
     held.bits_per_weight                          # 4.5, scales counted
     held.dequantize()                             # (F, D) float32
 
@@ -18,31 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.errors import InputError
-from minitrain.optimizers.adam8bit import BLOCK, dequantize_blocks, quantize_blocks
+from minitrain.optimizers.adam8bit import BLOCK, dynamic_map
 from minitrain.precision import blocks
 from minitrain.precision.blocks import Quantized, Scaling
 from minitrain.quantization.formats.grids import Codebook, Grid, Params
-from minitrain.quantization.formats.packing import pack, unpack
 from minitrain.quantization.formats.tiling import Blocks, Groups, Shape, Tiling
 
-
-class Format(Protocol):
-    @property
-    def name(self) -> str:
-        """By which `named` finds it again."""
-
-    def quantize(self, weight: Tensor) -> QuantizedWeight:
-        """weight (F, D), finite, rounded to nearest; InputError where it cannot be."""
-
-    def decode(self, tensors: Mapping[str, Tensor], shape: Shape) -> Tensor:
-        """Decodes what `quantize` holds -> (F, D) float32."""
+WIDTHS = (2, 3, 4, 8)  # bits a code
 
 
 @dataclass(frozen=True)
@@ -87,6 +75,7 @@ class GridFormat:
         return best_clipped(self.grid, tiles, importance) if self.clip else self.grid.fit(tiles)
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
+        """weight (F, D), finite, rounded to nearest; InputError where it cannot be."""
         weight = checked(weight)
         tiles = self.tiling.cut(weight)
         params = self.fit(tiles)
@@ -100,7 +89,8 @@ class GridFormat:
         for name, value in params.items():
             if name == "scale":
                 scale = value.flatten()
-                tensors |= compress(scale) if self.double else {"scale": scale}
+                wide = {"scale": scale}
+                tensors |= compress(scale, dynamic_map(True), BLOCK) if self.double else wide
             else:
                 tensors[name] = pack(value, bits)
         return QuantizedWeight(self, shape, tensors)
@@ -138,6 +128,9 @@ class FloatFormat:
         return Quantized(data, scale, outer, shape, self.scaling).dequantize()
 
 
+Format = GridFormat | FloatFormat
+
+
 def checked(weight: Tensor) -> Tensor:
     """The matrix in float32, without gradient; InputError where no scale would fit it."""
     if weight.dim() != 2 or not weight.numel():
@@ -173,20 +166,75 @@ def best_clipped(grid: Grid, tiles: Tensor, importance: Tensor | float = 1.0) ->
     return best
 
 
+# ---- codes side by side in bytes, the first in the highest bits ----
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """codes uint8, each under 2^bits, of any shape -> ⌈n·bits / 8⌉ bytes uint8.
+
+    4 bits   aaaabbbb                      byte >> 4 is the first code, as in bitsandbytes
+    2 bits   aabbccdd
+    3 bits   aaabbbcc cdddeeef ffggghhh    eight codes fill three bytes: rounded up to those
+    """
+    shifts, size, dtype = _layout(bits)
+    codes = F.pad(codes.flatten(), (0, -codes.numel() % len(shifts)))
+    units = codes.to(dtype).unflatten(0, (-1, len(shifts))) << codes.new_tensor(shifts, dtype=dtype)
+    words = units.sum(dim=1, dtype=dtype)  # no two codes share a bit
+    return torch.stack([(words >> 8 * i) & 255 for i in reversed(range(size))], 1).byte().flatten()
+
+
+def pack_pairs(codes: Tensor) -> Tensor:
+    """Codes under 16, of any shape -> bytes (⌈n/2⌉,), the first of two in the high half."""
+    return pack(codes, 4)
+
+
+def unpack(held: Tensor, bits: int, count: int) -> Tensor:
+    """bytes -> the first `count` codes (count,) uint8."""
+    shifts, size, dtype = _layout(bits)
+    parts = held.unflatten(0, (-1, size)).to(dtype)  # (units, size)
+    word = parts[:, 0]
+    for i in range(1, size):
+        word = (word << 8) | parts[:, i]
+    codes = (word.unsqueeze(1) >> held.new_tensor(shifts, dtype=dtype)) & (2**bits - 1)
+    return codes.byte().flatten()[:count]
+
+
+def _layout(bits: int) -> tuple[list[int], int, torch.dtype]:
+    """Positions of the codes in a unit, the unit's bytes, and the integer type that holds it
+    meanwhile."""
+    assert bits in WIDTHS, f"codes of {bits} bits"
+    size = 3 if bits == 3 else 1
+    return list(range(8 * size - bits, -1, -bits)), size, torch.uint8 if size == 1 else torch.int32
+
+
 # ---- double quantization: scales (G,) > 0 in 8 bits ----
 
 
-def compress(scale: Tensor) -> Params:
-    """scales (G,) -> their codes, the scales of blocks of 256 of them, and their mean."""
-    mean = scale.mean()
-    codes, outer = quantize_blocks(scale - mean, signed=True)  # (⌈G/256⌉, 256), (⌈G/256⌉, 1)
-    codes = codes.flatten()[: len(scale)].contiguous()
-    return {"scale_codes": codes, "scale_outer": outer.flatten(), "scale_mean": mean}
+def quantize_blocks(x: Tensor, levels: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """x, of any shape -> codes (n,) uint8 and scales (G,) float32, G = ⌈n/size⌉.
+
+    `levels` (k,) ascend from -1 to 1, k <= 256. x, flattened, is cut into blocks of `size`; a
+    block's scale is its largest magnitude, a number's code the level nearest to it over the scale.
+    """
+    book = Codebook("levels", tuple(levels.tolist()))
+    tiles = Blocks(size).cut(x.detach().float())
+    params = book.fit(tiles)
+    return book.encode(tiles, params).flatten()[: x.numel()].clone(), params["scale"].flatten()
+
+
+def compress(scales: Tensor, levels: Tensor, size: int) -> Params:
+    """scales (G,) -> `scale_codes` (G,), `scale_outer` (⌈G/size⌉,), `scale_mean` ().
+
+    The mean is taken out first: scales are all positive, and half of the levels are not.
+    """
+    mean = scales.mean()
+    codes, outer = quantize_blocks(scales - mean, levels, size)
+    return {"scale_codes": codes, "scale_outer": outer, "scale_mean": mean}
 
 
 def expand(tensors: Mapping[str, Tensor]) -> Tensor:
-    """-> scales (G,). A level below 0 would turn the weights' signs round: at least 0."""
+    """-> scales (G,). A level below 0 would turn the weights' signs: at least 0."""
     codes = tensors["scale_codes"]
-    rows = F.pad(codes, (0, -len(codes) % BLOCK)).view(-1, BLOCK)
-    centred = dequantize_blocks(rows, tensors["scale_outer"].unsqueeze(1), True, like=codes)
-    return (centred + tensors["scale_mean"]).clamp_(min=0)
+    levels = dynamic_map(signed=True).to(codes.device)
+    outer = tensors["scale_outer"].repeat_interleave(BLOCK)[: len(codes)]
+    return (levels[codes.int()] * outer + tensors["scale_mean"]).clamp_(min=0)

@@ -3,8 +3,8 @@
     forward    y = x Q(W)^T          Q(W) what the format leaves of W, its scales fitted anew
     backward   dW = dQ(W)            the straight-through estimator: round's own gradient is 0
 
-W moves by steps far smaller than a level, and changes levels when they add up. `convert` then gives
-the layers that are deployed; they compute bit for bit what was trained.
+W moves by steps far smaller than a level, and changes levels when they add up. `convert_qat` then
+gives the layers that are deployed; they compute bit for bit what was trained.
 Papers: Bengio et al. 2013 (arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877).
 Shapes: D width in  F width out.
 """
@@ -57,7 +57,7 @@ class FakeQuantLinear(nn.Linear):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
-def prepare(
+def prepare_qat(
     model: nn.Module, form: Format, keep: Collection[str] = KEEP, example: Any = None
 ) -> nn.Module:
     """Exchanges the linear layers, in place; parameters stay the same tensors, with their names.
@@ -68,12 +68,12 @@ def prepare(
     return model
 
 
-def convert(model: nn.Module) -> nn.Module:
-    """Replaces the layers that `prepare` made by layers in few bits: the same function."""
+def convert_qat(model: nn.Module) -> nn.Module:
+    """Replaces the layers that `prepare_qat` made by layers in few bits: the same function."""
     modules = model.named_modules()
     prepared = {path: layer for path, layer in modules if isinstance(layer, FakeQuantLinear)}
     if not prepared:
-        raise InputError("no layer is prepared: call prepare, train, and then convert")
+        raise InputError("no layer is prepared: call prepare_qat, train, and then convert_qat")
     exchange(model, {path: (layer, _deployed(layer)) for path, layer in prepared.items()})
     return model
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrain.errors import InputError
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.grids import TINY, Absmax
 from minitrain.quantization.formats.tiling import Rows, Shape
 from minitrain.quantization.formats.weight import Format, GridFormat, QuantizedWeight
 from minitrain.quantization.layers.linear import QuantLinear
-from minitrain.quantization.statistics import InputStatistics
 
 LARGEST = 127
 INT8_ROWS = GridFormat(Absmax(8), Rows())
@@ -111,19 +111,13 @@ def int_matmul(a: Tensor, b: Tensor) -> Tensor:
     return a.double() @ b.double().t()
 
 
-def per_token(
-    weight: QuantizedWeight, bias: Tensor | None, _: InputStatistics | None
-) -> Int8Linear:
-    return Int8Linear(weight, bias)
-
-
 def per_tensor(weight: QuantizedWeight, bias: Tensor | None, seen: InputStatistics) -> Int8Linear:
     """The largest input of the calibration sets the scale of all."""
     return Int8Linear(weight, bias, (seen.max_abs.amax() / LARGEST).clamp(min=TINY))
 
 
 def llm_int8(threshold: float = 6.0) -> MakeLayer:
-    """LLM.int8(): a scale a token, and columns from `threshold` on in floating point."""
+    """LLM.int8(): a scale a token; columns from `threshold` on (inf: none) in floating point."""
     if not threshold > 0:
         raise InputError(f"a threshold of {threshold} leaves no column in int8: the paper has 6")
     return lambda weight, bias, _: Int8Linear(weight, bias, threshold=threshold)

@@ -7,32 +7,41 @@ One token at a time, a linear layer reads each weight once for two FLOPs, so it 
 and a weight of 8 bits, unpacked in registers, may take half of bfloat16's time, one of 4 bits and
 scales of 16 in groups of 64 a bit over a quarter. From some T on the matmul is bound by FLOPs and
 the unpacking, made again for every few tokens, comes on top: bfloat16 is faster, and more than
-`few` tokens go another way (unpacked_blocks.py), where the CPU multiplies bfloat16 itself. Then W
-is smaller and not faster: `bench/quantization.py` measures both sides.
-`QuantLinear` writes Ŵ to memory in float32 and reads it again, and never is faster.
+`few` tokens go another way, where the CPU multiplies bfloat16 itself:
+
+    for each block of 512 rows:   codes -> bfloat16 W (512, D)    y[:, block] = x W^T
+
+Each weight is unpacked once, into one buffer that all blocks share: 512·D numbers, not F·D, and a
+fresh one for each block would cost more page faults than arithmetic. What does not depend on the
+column leaves the weight: int8's scale multiplies y, and int4's shift a group's sum of x. Cost: a
+pass over F·D codes for int8 (read 1 byte, write 2), five for int4, on top of the plain matmul,
+however many the tokens. Then W is smaller and not faster: `bench/quantization.py` measures both
+sides. `QuantLinear` writes Ŵ to memory in float32 and reads it again, and never is faster.
 
 The kernels multiply bfloat16 activations and keep scales in bfloat16: the result is Ŵ's to about
 0.5%. For float32 and float16 activations torch has no fast ones, so x is rounded to bfloat16.
-Not for training: there is no gradient. Shapes: T tokens  D width in  F width out  g a group.
+Not for training: there is no gradient. Shapes: T tokens  D width in  F width out  g a group
+h half a tile's rows.
 """
 
 from __future__ import annotations
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.quantization.formats.grids import Absmax, FullRange, ZeroPoint
-from minitrain.quantization.formats.packing import unpack
+from minitrain.quantization.formats.grids import Absmax, ZeroPoint
 from minitrain.quantization.formats.tiling import Groups, Rows
-from minitrain.quantization.formats.weight import GridFormat, QuantizedWeight
+from minitrain.quantization.formats.weight import GridFormat, QuantizedWeight, unpack
 from minitrain.quantization.layers.linear import QuantLinear
-from minitrain.quantization.layers.unpacked_blocks import int4_product, int8_product, tile_of
 
-FOUR_BITS = (Absmax(4), FullRange(4), ZeroPoint(4))
+FOUR_BITS = (Absmax(4), Absmax(4, full=True), ZeroPoint(4))
 GROUPS = (32, 64, 128, 256)  # that the 4-bit kernel has
 ROWS = 16  # of W, that it takes at a time
 COLUMNS = 16  # of W, that the 8-bit kernel takes at a time: of a rest it would read what is behind
+BLOCK = 512  # rows: half of it takes the same, all at once over three times as long at 16 tokens
+TILES = (32, 16)  # h: torch's layout has tiles of 64 rows with AVX-512, of 32 without
 
 
 class PackedLinear(nn.Module):
@@ -173,3 +182,59 @@ def roofline_seconds(
     """The least that a linear layer of so many weights takes for so many tokens, on a machine of
     `bandwidth` bytes/s and `peak` FLOP/s (`measure.clock`'s copy_bandwidth and matmul_peak)."""
     return max(weight_bytes / bandwidth, 2 * tokens * weights / peak)
+
+
+# ---- many tokens ----
+
+
+def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    """x (T, D) bfloat16, codes (F, D) int8, scale (F,) -> (T, F)"""
+    y = x.new_empty(len(x), len(codes))
+    buffer = x.new_empty(min(BLOCK, len(codes)), codes.shape[1])
+    for columns, rows in zip(y.split(BLOCK, dim=1), codes.split(BLOCK)):
+        weight = buffer[: len(rows)].copy_(rows)
+        torch.mm(x, weight.t(), out=columns)
+    return y.mul_(scale)
+
+
+def tile_of(codes: Tensor, packed: Tensor) -> int | None:
+    """h of the layout in which torch's kernel holds codes (F, D), or None where it is another.
+
+    A tile of 2h rows is h bytes a column: row r in the lower four bits of byte r, row h + r in the
+    upper. The layout is torch's own business, so it is compared, not assumed.
+    """
+    for half in TILES:
+        if codes.shape[0] % (2 * half) == 0:
+            lower, upper = rearrange(codes, "(n two h) d -> two n d h", two=2, h=half)
+            if torch.equal(packed.flatten(), (lower | upper << 4).flatten()):
+                return half
+    return None
+
+
+def int4_product(x: Tensor, packed: Tensor, scale_and_shift: Tensor, half: int) -> Tensor:
+    """x (T, D) bfloat16, packed as `tile_of` says, scale_and_shift (D/g, F, 2) -> (T, F)"""
+    groups, width, _ = scale_and_shift.shape
+    scale, shift = scale_and_shift.unbind(dim=-1)  # (D/g, F)
+    y = rearrange(x, "t (n g) -> t n g", n=groups).sum(dim=-1) @ shift  # (T, F)
+    outputs = y.view(len(x), -1, 2, half)  # (T, F/2h, 2, h)
+    scales = scale.view(groups, -1, 2, half)
+    tiles = packed.view(width // (2 * half), x.shape[1], half)  # (F/2h, D, h)
+    count = min(BLOCK // (2 * half), len(tiles))
+    codes = packed.new_empty(x.shape[1] * count * half)
+    weight = torch.empty_like(codes, dtype=x.dtype)
+    for first in range(0, len(tiles), count):
+        block = rearrange(tiles[first : first + count], "n d h -> d (n h)")  # bytes
+        here = slice(first, first + count)
+        for upper in (0, 1):
+            w = _signed(block, upper, codes[: block.numel()], weight[: block.numel()])
+            s = rearrange(scales[:, here, upper], "k n h -> k 1 (n h)")
+            w.view(groups, -1, block.shape[1]).mul_(s / 16 if upper else s)
+            outputs[:, here, upper] += rearrange(x @ w, "t (n h) -> t n h", h=half)
+    return y
+
+
+def _signed(block: Tensor, upper: int, codes: Tensor, out: Tensor) -> Tensor:
+    """bytes (D, m) -> code - 8 of their lower four bits, or 16 times that of the upper; exact."""
+    codes = torch.bitwise_and(block, 240 if upper else 15, out=codes.view(block.shape))
+    codes.sub_(128 if upper else 8)
+    return out.view(block.shape).copy_(codes.view(torch.int8))

@@ -139,8 +139,8 @@ def _check(weight: Tensor, moment: Tensor, block: int, damping: float) -> None:
         )
     if not moment.isfinite().all():
         raise InputError(
-            f"the second moment of {width} inputs has NaN or infinite numbers: a text that is read "
-            "in calibration overflows; compute in bfloat16 or float32"
+            f"the second moment of {width} inputs has NaN or infinite numbers: the calibration "
+            "overflows; compute in bfloat16 or float32"
         )
     if block < 1 or not damping >= 0:
         raise InputError(f"block={block}, damping={damping}: try block=128 and damping=0.01")

@@ -1,4 +1,4 @@
-"""Rotation: a Hadamard matrix spreads each outlier over all channels, and no channel stands out.
+"""Rotation spreads each outlier over all channels, and no channel stands out.
 
 A stream x (T, D) may be rotated as long as all that read it turn back: with Q orthogonal, R of a
 head's size,
@@ -8,7 +8,7 @@ head's size,
 
 RMSNorm's own part x/rms(x) does not notice; its weights, which would, move into the matrices after
 it first. Then a tied head is no longer the embedding, and gets a matrix of its own. Q = diag(±1) H
-with a Hadamard matrix H: an outlier of size a becomes D numbers of size a/√D.
+with a Hadamard matrix H of ±1/√D: an outlier of size a becomes D numbers of size a/√D.
 Paper: Ashkboos et al. 2024, QuaRot (arXiv:2404.00456), stages 1a and 1b; the rotations that it
 makes while the model runs, for activations of 4 bits, are not here. Shapes: D width.
 """
@@ -20,9 +20,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer
-from minitrain.quantization.methods.junctions import check_float, junctions
+from minitrain.quantization.methods.scales import check_float, junctions
 
 READERS = ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")
 WRITERS = ("attention.o", "mlp.down")
@@ -34,8 +33,8 @@ def rotate(model: Transformer, seed: int = 0) -> Transformer:
     check_float(model)
     config = model.config
     generator = torch.Generator().manual_seed(seed)
-    q = random_hadamard(config.hidden_size, generator)
-    r = torch.block_diag(*[random_hadamard(config.head_size, generator)] * config.heads)
+    q = random_rotation(config.hidden_size, generator)
+    r = torch.block_diag(*[random_rotation(config.head_size, generator)] * config.heads)
     untie(model)
     absorb_norms(model)
     _set(model.embed, model.embed.weight.double() @ q)
@@ -82,59 +81,17 @@ def _set(layer: nn.Module, weight: Tensor) -> None:
     layer.weight.copy_(weight)
 
 
-def random_hadamard(size: int, generator: torch.Generator) -> Tensor:
-    """diag(±1) H / √size: orthogonal (size, size), float64."""
+def random_rotation(size: int, generator: torch.Generator) -> Tensor:
+    """An orthogonal matrix (size, size), float64: diag(±1) H / √size where size is a power of two.
+
+    Each power of two doubles a matrix into [[R, R], [R, -R]] / √2 (Sylvester's construction); the
+    odd factor that is left has a random rotation of its own, which spreads nearly as well.
+    """
+    odd = size // (size & -size)
+    drawn = torch.randn(odd, odd, generator=generator, dtype=torch.float64)
+    rotation = torch.linalg.qr(drawn).Q.contiguous()
+    halves = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double() / 2**0.5
+    while len(rotation) < size:
+        rotation = torch.kron(halves, rotation)
     signs = torch.randint(2, (size, 1), generator=generator) * 2.0 - 1
-    return signs.double() * hadamard(size) / size**0.5
-
-
-def hadamard(size: int) -> Tensor:
-    """(size, size) of ±1 with orthogonal rows, float64: a power of two times one of Paley's."""
-    odd, doublings = size, 0
-    while odd not in (1, 2):
-        found = paley(odd)
-        if found is not None:
-            break
-        if odd % 2:
-            raise InputError(
-                f"no Hadamard matrix of {size} is known here: a width of 2^k, or 2^k times 12, 20, "
-                "28, 36 or 44, can be rotated"
-            )
-        odd, doublings = odd // 2, doublings + 1
-    else:
-        found = torch.ones(1, 1, dtype=torch.float64)
-        doublings += odd == 2
-    for _ in range(doublings):
-        found = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), found)
-    return found
-
-
-def paley(size: int) -> Tensor | None:
-    """Paley's matrices, from the squares modulo a prime p: size p + 1 where p = 3 mod 4, 2 (p + 1)
-    where p = 1 mod 4; None for other sizes."""
-    if is_prime(size - 1) and size % 4 == 0:
-        p = size - 1
-        core = bordered(p, sign=-1)
-        return core + torch.eye(size, dtype=torch.float64)
-    p = size // 2 - 1
-    if size % 4 == 0 and is_prime(p) and p % 4 == 1:
-        core, eye = bordered(p, sign=1), torch.eye(p + 1, dtype=torch.float64)
-        plus = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-        minus = torch.tensor([[1.0, -1.0], [-1.0, -1.0]], dtype=torch.float64)
-        return torch.kron(core, plus) + torch.kron(eye, minus)
-    return None
-
-
-def bordered(p: int, sign: int) -> Tensor:
-    """Jacobsthal's matrix, +1 where i - j is a square mod p and -1 where not, with a border."""
-    squares = {i * i % p for i in range(1, p)}
-    row = torch.tensor([0.0] + [1.0 if i in squares else -1.0 for i in range(1, p)]).double()
-    place = torch.arange(p)
-    out = torch.zeros(p + 1, p + 1, dtype=torch.float64)
-    out[1:, 1:] = row[(place.unsqueeze(1) - place) % p]
-    out[0, 1:], out[1:, 0] = 1, sign
-    return out
-
-
-def is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
+    return signs.double() * rotation

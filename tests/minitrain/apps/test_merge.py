@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from minitrain.apps.merge import write_merged
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning.model import adapt
 from minitrain.finetuning.peft_files import CONFIG, WEIGHTS, save_adapter
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.transformer import build

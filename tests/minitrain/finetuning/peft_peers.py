@@ -1,4 +1,4 @@
-"""A tiny Llama in both hands, and the same adapter on each."""
+"""A tiny Llama as ours and as transformers', and the same adapter on each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import peft
 import torch
 from torch import nn
 
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning.model import adapt
 from minitrain.finetuning.peft_files import adapter_tensors
 from minitrain.model.hub.load import load_pretrained
 from minitrain.model.transformer import Transformer
@@ -27,7 +27,18 @@ def same_model(folder: Path, seed: int = 0, **more) -> tuple[Transformer, nn.Mod
     return load_pretrained(folder / "base")[0], peer
 
 
-def peer_configs(**more) -> dict[str, peft.PeftConfig]:
+def shaken(model: nn.Module) -> nn.Module:
+    """Every trained number moves: at its start, an adapter that is lost is not missed."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+                parameter.add_(noise * 0.1)
+    return model
+
+
+def peer_configs() -> dict[str, peft.PeftConfig]:
     lora = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "down_proj"]}
     lora |= {"task_type": "CAUSAL_LM", "lora_dropout": 0.0}
     return {

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, trainable_parameters
-from minitrain.finetuning.adapters.experts import LoRAExperts
 from minitrain.finetuning.layer import adapted_layers
-from minitrain.finetuning.lora_plus import adapter_groups
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload
+from minitrain.finetuning.model import adapt, trainable_parameters
 from minitrain.finetuning.peft_files import load_adapter, save_adapter
 from minitrain.model.config import ModelConfig
 from minitrain.model.experts.grouped import Experts
 from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.transformer import build
+
+from .peft_peers import shaken
 
 CONFIG = ModelConfig(31, 16, 2, heads=4, kv_heads=2, ffn_size=24, experts=4, expert_ffn_size=12)
 OPTIONS = {"rank": 3, "alpha": 6.0, "targets": ("q", "experts")}
@@ -28,16 +28,6 @@ OPTIONS = {"rank": 3, "alpha": 6.0, "targets": ("q", "experts")}
 
 def fresh(config=CONFIG):
     return build(config, dtype=torch.float64, seed=1)
-
-
-def shaken(model):
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-                parameter.add_(noise * 0.1)
-    return model
 
 
 def tokens():
@@ -106,19 +96,6 @@ def test_it_computes_what_peft_does_and_has_its_gradients():
     assert sorted(seen) == ["down", "gate", "up"]
 
 
-def test_another_experts_factors_would_be_seen(monkeypatch):
-    model = shaken(adapt(fresh(), "lora", **OPTIONS))
-    right = model(tokens())
-    sums = LoRAExperts.sums
-
-    def wrong(self, base):
-        found, bare = sums(self, base), dict(base.named_parameters())
-        return {part: bare[part] + (w - bare[part]).roll(1, dims=0) for part, w in found.items()}
-
-    monkeypatch.setattr(LoRAExperts, "sums", wrong)
-    assert (model(tokens()) - right).abs().max() > 1e-3
-
-
 def test_an_expert_that_nobody_chooses_does_not_learn():
     model = shaken(adapt(fresh(), "lora", targets="experts", rank=2))
     model(tokens()[:1, :1]).square().sum().backward()  # one token, which two of four answer
@@ -143,13 +120,6 @@ def test_merged_disabled_unloaded_and_written(tmp_path):
     read = load_pretrained(tmp_path / "plain")[0].double()
     torch.testing.assert_close(read(tokens()), logits, rtol=0, atol=1e-5)
     assert torch.equal(unload(model)(tokens()), bare(tokens()))
-
-
-def test_lora_plus_finds_every_b():
-    model = adapt(fresh(), "lora+", targets="experts", rank=2)
-    fast = [p for group in adapter_groups(model, 1.0) if group["lr"] == 16 for p in group["params"]]
-    slow = [p for group in adapter_groups(model, 1.0) if group["lr"] == 1 for p in group["params"]]
-    assert len(fast) == len(slow) == 2 * 3 and all((p == 0).all() for p in fast)
 
 
 @pytest.mark.parametrize("options", [{"dora": True}, {"pissa": True}, {"dropout": 0.1}])

@@ -12,9 +12,9 @@ import transformers as hf
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt, trainable_parameters
 from minitrain.finetuning.layer import adapted_layers
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
+from minitrain.finetuning.model import adapt, trainable_parameters
 from minitrain.finetuning.peft_files import adapter_tensors, load_adapter, save_adapter
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.model import quantize_model
@@ -147,68 +147,55 @@ def test_the_same_adapter_gives_the_same_logits(kind, which, tmp_path):
     torch.testing.assert_close(logits(back, kind), want, **CLOSE)
 
 
-def back_and_forth(kind, ours, theirs, folder):
-    """Ours computes as PEFT's, and each reads the other's files."""
+LORA = {"r": 3, "lora_alpha": 5}
+OURS = {"rank": 3, "alpha": 5}
+LLAMA_PATTERNS = {
+    "rank_pattern": {"q_proj": 5, "layers.1.self_attn.v_proj": 2},
+    "alpha_pattern": {r".*\.1\.mlp\.down_proj": 9, "q_proj": 7},
+}
+GPT2_PATTERNS = {"rank_pattern": {"attn.c_proj": 5}, "alpha_pattern": {"c_attn": 1}}
+
+
+def whole(*names):
+    return {"modules_to_save": list(names)}
+
+
+@pytest.mark.parametrize(
+    "kind, method, targets, more",
+    [
+        ("llama", "lora", ("q_proj", "v_proj", "down_proj"), LLAMA_PATTERNS),
+        ("gpt2", "lora", ("c_attn", "c_proj"), GPT2_PATTERNS),
+        ("bert", "lora", ("query",), whole("pooler", "classifier")),
+        ("gpt2", "lora", ("c_attn",), whole("lm_head")),
+        ("qwen3", "lora", ("q_proj",), whole("lm_head")),  # tied
+        ("llama", "lora", ("q_proj",), whole("embed_tokens", "model.norm")),
+        ("gpt2", "dora", ("c_attn", "c_proj"), {}),
+        ("t5", "dora", ("q", "wo"), {}),
+        ("llama", "ia3", ("k_proj", "v_proj", "down_proj"), {"inputs": ("down_proj",)}),
+        ("t5", "ia3", ("k", "v", "wi"), {"inputs": ("wi",)}),
+        ("gpt2", "ia3", ("c_attn", "mlp.c_proj"), {"inputs": ("mlp.c_proj",)}),
+    ],
+)
+def test_settings_cross_both_ways(kind, method, targets, more, tmp_path):
+    """Ours computes as PEFT's, each reads the other's files, and merged it is the same."""
+    if method == "ia3":
+        config = peft.IA3Config(target_modules=targets, feedforward_modules=more["inputs"])
+        ours, theirs = pair(kind, config, "ia3", targets=targets, **more)
+    else:
+        names = {"target_modules": list(targets), "use_dora": method == "dora"}
+        ours, theirs = pair(
+            kind, peft.LoraConfig(**LORA, **names, **more), method, targets=targets, **OURS, **more
+        )
     want = logits(theirs, kind)
     torch.testing.assert_close(logits(ours, kind), want, **CLOSE)
-    save_adapter(ours, folder / "ours")
-    read = peft.PeftModel.from_pretrained(tiny(kind), folder / "ours").eval()
+    save_adapter(ours, tmp_path / "ours")
+    read = peft.PeftModel.from_pretrained(tiny(kind), tmp_path / "ours").eval()
     torch.testing.assert_close(logits(read, kind), want, **CLOSE)
-    theirs.save_pretrained(folder / "theirs")
-    torch.testing.assert_close(
-        logits(load_adapter(tiny(kind), folder / "theirs"), kind), want, **CLOSE
-    )
-
-
-@pytest.mark.parametrize(
-    "kind, targets, more",
-    [
-        (
-            "llama",
-            ("q_proj", "v_proj", "down_proj"),
-            {
-                "rank_pattern": {"q_proj": 5, "layers.1.self_attn.v_proj": 2},
-                "alpha_pattern": {r".*\.1\.mlp\.down_proj": 9, "q_proj": 7},
-            },
-        ),
-        (
-            "gpt2",
-            ("c_attn", "c_proj"),
-            {"rank_pattern": {"attn.c_proj": 5}, "alpha_pattern": {"c_attn": 1}},
-        ),
-        ("bert", ("query",), {"modules_to_save": ["pooler", "classifier"]}),
-        ("gpt2", ("c_attn",), {"modules_to_save": ["lm_head"]}),
-        ("qwen3", ("q_proj",), {"modules_to_save": ["lm_head"]}),  # tied
-        ("llama", ("q_proj",), {"modules_to_save": ["embed_tokens", "model.norm"]}),
-    ],
-)
-def test_patterns_and_modules_to_save_cross(kind, targets, more, tmp_path):
-    config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=list(targets), **more)
-    ours, theirs = pair(kind, config, rank=3, alpha=5, targets=targets, **more)
-    back_and_forth(kind, ours, theirs, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "kind, targets, inputs_scaled, options",
-    [
-        ("llama", ("k_proj", "v_proj", "down_proj"), "down_proj", {}),
-        ("t5", ("k", "v", "wi"), "wi", {"inputs": "wi"}),
-        ("gpt2", ("c_attn", "mlp.c_proj"), "mlp.c_proj", {"inputs": "mlp.c_proj"}),
-    ],
-)
-def test_ia3_scales_what_pefts_scales(kind, targets, inputs_scaled, options):
-    config = peft.IA3Config(target_modules=list(targets), feedforward_modules=[inputs_scaled])
-    ours, theirs = pair(kind, config, method="ia3", targets=targets, **options)
-    torch.testing.assert_close(logits(ours, kind), logits(theirs, kind), **CLOSE)
-
-
-@pytest.mark.parametrize("kind, targets", [("gpt2", ("c_attn", "c_proj")), ("t5", ("q", "wo"))])
-def test_dora_over_other_layers(kind, targets):
-    config = peft.LoraConfig(r=3, lora_alpha=5, target_modules=list(targets), use_dora=True)
-    ours, theirs = pair(kind, config, method="dora", rank=3, alpha=5, targets=targets)
-    torch.testing.assert_close(logits(ours, kind), logits(theirs, kind), **CLOSE)
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = load_adapter(tiny(kind), tmp_path / "theirs")
+    torch.testing.assert_close(logits(again, kind), want, **CLOSE)
     merge(ours)
-    torch.testing.assert_close(logits(ours, kind), logits(theirs, kind), **CLOSE)
+    torch.testing.assert_close(logits(ours, kind), want, **CLOSE)
 
 
 def test_what_would_be_lost_or_passed_over_is_said(tmp_path):

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.layer import Adapted, adapted_layers
 from minitrain.finetuning.merging import merge_and_unload, unload
+from minitrain.finetuning.model import adapt
 from minitrain.model.swap import linear_layers
 from minitrain.precision.low_bit_linear import CURRENT, QuantizedLinear
 from minitrain.precision.low_bit_linear import convert as fp8
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.fake import FakeQuantLinear, convert, prepare
+from minitrain.quantization.layers.fake import FakeQuantLinear, convert_qat, prepare_qat
 from minitrain.quantization.layers.linear import QuantLinear
 
 FORM = named("int4-g16")
@@ -37,7 +37,7 @@ def lora(model, keep=(), example=None):
 
 CHANGES = {
     "lora": lora,
-    "qat": lambda model, **more: prepare(model, FORM, **more),
+    "qat": lambda model, **more: prepare_qat(model, FORM, **more),
     "fp8": lambda model, **more: fp8(model, CURRENT, **more),
 }
 all_changes = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -128,7 +128,7 @@ def test_the_fused_encoder_layer_computes_through_the_new_layers():
         assert (train - before).abs().max() > 1e-3, name
         torch.testing.assert_close(evaluated, train, rtol=1e-5, atol=1e-5)
         if name == "qat":
-            convert(model)
+            convert_qat(model)
         elif name == "lora":
             merge_and_unload(model)
         with torch.no_grad():
@@ -159,7 +159,7 @@ def test_a_layer_under_two_names_is_changed_under_both(change):
         assert model.first is model.again[0] and type(model.first) is nn.Linear
     elif isinstance(model.first, FakeQuantLinear):
         want = model(x(2, 16))
-        assert isinstance(convert(model).again[0], QuantLinear)
+        assert isinstance(convert_qat(model).again[0], QuantLinear)
         assert torch.equal(model(x(2, 16)), want)
 
 

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 import torch
 
 from minitrain.errors import InputError
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.formats.weight import GridFormat, best_clipped
-from minitrain.quantization.methods.gptq import gptq, spans
-from minitrain.quantization.statistics import InputStatistics
+from minitrain.quantization.methods.gptq import gptq
 
 FORMATS = ["int4-row", "int4-g32", "int3z-g32", "int3-tensor", "nf4-b32", "int4-g32-dq", "int4-g48"]
 FORMATS += ["int3f-row-mse", "int4-g32-mse"]
@@ -47,16 +45,6 @@ def test_the_size_of_the_block_does_not_matter(name):
     found = [gptq(weight, moment, named(name), block).dequantize() for block in (1, 32, 128, 7)]
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=0, atol=1e-5)
-
-
-def test_scales_from_weights_that_lack_corrections_depend_on_the_block(monkeypatch):
-    """As the reference's do, whose groups begin inside a block."""
-    module = import_module("minitrain.quantization.methods.gptq")
-    monkeypatch.setattr(module, "spans", lambda width, block, group: spans(width, block, width))
-    weight, x = weight_and_inputs()
-    moment = seen(x).second_moment
-    found = [gptq(weight, moment, named("int4-g32"), block).dequantize() for block in (32, 96)]
-    assert (found[0] - found[1]).abs().max() > 0.1
 
 
 def by_the_book(weight, moment, form, damping=0.01):
@@ -151,31 +139,16 @@ def test_fewer_tokens_than_columns_need_the_damping():
     assert torch.equal(heavy, named("int4-row").quantize(weight).dequantize())
 
 
-def test_no_block_runs_over_a_groups_start():
-    assert spans(10, 4, 10) == [(0, 4), (4, 8), (8, 10)]
-    assert spans(10, 4, 3) == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10)]
-
-
 @pytest.mark.parametrize(
-    ("name", "moment", "answer"),
+    ("name", "moment", "options", "answer"),
     [
-        ("mxfp4", torch.eye(96), "column by column to fixed levels"),
-        ("nf4-b64", torch.eye(96), "straddle rows of 96"),
-        ("int4", torch.eye(95), r"must be \(96, 96\)"),
+        ("mxfp4", torch.eye(96), {}, "column by column to fixed levels"),
+        ("nf4-b64", torch.eye(96), {}, "straddle rows of 96"),
+        ("int4", torch.eye(95), {}, r"must be \(96, 96\)"),
+        ("int4", torch.eye(96), {"block": 0}, "try block=128"),
+        ("int4-g32", torch.eye(96) / 0.0, {}, "NaN or infinite numbers: .* overflows"),
     ],
 )
-def test_what_cannot_be_is_refused(name, moment, answer):
+def test_what_cannot_be_is_refused(name, moment, options, answer):
     with pytest.raises(InputError, match=answer):
-        gptq(weight_and_inputs()[0], moment, named(name))
-    with pytest.raises(InputError, match="try block=128"):
-        gptq(weight_and_inputs()[0], torch.eye(96), named("int4"), block=0)
-
-
-def test_a_second_moment_that_overflowed_is_named():
-    """Inputs that overflow in calibration were reported as too few tokens, a wrong remedy."""
-    weight, x = weight_and_inputs()
-    moment = x.T @ x
-    for bad in (torch.nan, torch.inf):
-        moment[3, 5] = bad
-        with pytest.raises(InputError, match=r"NaN or infinite numbers: .* overflows"):
-            gptq(weight, moment, named("int4-g32"))
+        gptq(weight_and_inputs()[0], moment, named(name), **options)

@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.quantization.calibration import Calibration
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.fake import FakeQuantLinear, convert, prepare, straight_through
+from minitrain.quantization.layers.fake import (
+    FakeQuantLinear,
+    convert_qat,
+    prepare_qat,
+    straight_through,
+)
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.methods.method import METHODS, WEIGHT_METHODS, Method
 from minitrain.quantization.model import held_bytes, layer_names, quantize_model
-from minitrain.quantization.statistics import InputStatistics
+from minitrain.quantization.sensitivity import Cost, deal_bits, sensitivities
 from minitrain.training.loop import evaluate
 
 from .toys import calibration, fresh, held_out, tokens, train, trained
@@ -93,17 +102,10 @@ def test_layers_may_have_formats_of_their_own():
     assert not layer_names(model)
 
 
-def test_biases_stay():
-    model = fresh(qkv_bias=True)
-    bias = model.blocks[0].attention.q.bias.clone()
-    quantize_model(model, named("int8"))
-    assert torch.equal(model.blocks[0].attention.q.bias, bias)
-
-
 @pytest.mark.parametrize(
     ("form", "method", "answer"),
     [
-        ("int4", "gptq", "no text to calibrate on"),
+        ("int4", "gptq", "no batch to calibrate on"),
         ("mxfp4", "gptq", "column by column"),
         ("nf4-b64", "gptq", "straddle"),
         ("int4", "llm-int8", "int8-row"),
@@ -141,25 +143,25 @@ def test_the_straight_through_estimator_passes_the_gradient_on():
 
 @pytest.mark.parametrize("form", ["int3-row", "nf4", "mxfp4"])
 def test_what_is_trained_is_what_is_deployed(form):
-    model = prepare(fresh(qkv_bias=True), named(form))
+    model = prepare_qat(fresh(qkv_bias=True), named(form))
     prepared = model(tokens())
     names = dict(fresh(qkv_bias=True).named_parameters()).keys()
     assert dict(model.named_parameters()).keys() == names
     assert sum(isinstance(m, FakeQuantLinear) for m in model.modules()) == 14
-    convert(model)
+    convert_qat(model)
     assert not any(isinstance(m, FakeQuantLinear) for m in model.modules())
     assert torch.equal(model(tokens()), prepared)
     assert type(model.head) is torch.nn.Linear
-    with pytest.raises(InputError, match="call prepare"):
-        convert(model)
+    with pytest.raises(InputError, match="call prepare_qat"):
+        convert_qat(model)
     with pytest.raises(InputError, match=r"no nn\.Linear"):
-        prepare(torch.nn.Sequential(), named("int8"))
+        prepare_qat(torch.nn.Sequential(), named("int8"))
 
 
 def test_three_bits_trained_beat_the_best_that_comes_after_training():
     """And the float model has had the same further steps before it is quantized."""
     form = "int3-row"
-    aware = train(prepare(trained(), named(form)), steps=20, lr=3e-3)
+    aware = train(prepare_qat(trained(), named(form)), steps=20, lr=3e-3)
     longer = train(trained(), steps=20, lr=3e-3)
     best = min(
         evaluate(quantize_model(model, named(form), METHODS[method], calibration()), held_out())
@@ -167,12 +169,7 @@ def test_three_bits_trained_beat_the_best_that_comes_after_training():
         for model in [type(longer)(longer.config)]
         if model.load_state_dict(longer.state_dict())
     )
-    assert evaluate(convert(aware), held_out()) < best - 0.01
-
-
-def test_no_statistics_without_tokens():
-    with pytest.raises(InputError, match="no token has passed"):
-        InputStatistics(4).mean_abs
+    assert evaluate(convert_qat(aware), held_out()) < best - 0.01
 
 
 def test_a_forward_that_calibrates_ends_where_the_last_layer_has_read():
@@ -187,3 +184,60 @@ def test_a_forward_that_calibrates_ends_where_the_last_layer_has_read():
         hook.remove()
     every = whole.statistics(block, layers)["attention.o"]  # runs on to `down`
     assert torch.equal(found.products, every.products) and found.tokens == every.tokens
+
+
+# ---- the sensitivity of each layer ----
+
+FORMS = [named(name) for name in ("int2-g32", "int4-g32", "int8-row")]
+
+
+def test_each_layer_is_rounded_alone_and_the_model_left_as_it_was():
+    model, batches = trained(), calibration()[:2]
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    costs = sensitivities(model, FORMS, batches)
+    assert list(costs) == layer_names(model)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    name = "blocks.1.mlp.down"
+    alone = quantize_model(trained(), {name: FORMS[0]})
+    expected = evaluate(alone, batches) - evaluate(model, batches)
+    assert costs[name][FORMS[0]].loss == pytest.approx(expected, abs=1e-9)
+    assert costs[name][FORMS[0]].nbytes == alone.get_submodule(name).weight.nbytes
+    worst = max(costs, key=lambda name: costs[name][FORMS[0]].loss)
+    assert costs[worst][FORMS[0]].loss > 10 * abs(costs[worst][FORMS[2]].loss)
+
+
+def test_bits_dealt_out_beat_the_same_bytes_everywhere():
+    names = ("int2-g32", "int3-row", "int3-g32", "int4-row", "int4-g32", "int8-row")
+    costs = sensitivities(trained(), [named(name) for name in names], calibration()[:2])
+    same = {name: named("int3-g32") for name in costs}
+    budget = sum(costs[name][form].nbytes for name, form in same.items())
+    dealt = deal_bits(costs, budget)
+    assert sum(costs[name][form].nbytes for name, form in dealt.items()) <= budget
+    losses = [evaluate(quantize_model(trained(), formats), held_out()) for formats in (same, dealt)]
+    assert losses[1] < losses[0] - 0.02
+    bits = [sum(dealt[f"blocks.{i}.{n}"].grid.bits for n in ("mlp.up", "mlp.gate")) for i in (0, 1)]
+    assert bits[0] > bits[1], "the first block's errors pass through both"
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1))
+@settings(max_examples=40, deadline=None)
+def test_the_choice_is_the_best_of_all(seed, part):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda: torch.randint(1, 30, (1,), generator=generator).item()  # noqa: E731
+    costs = {f"l{i}": {form: Cost(draw(), draw() / 8 - 1) for form in FORMS} for i in range(4)}
+    least, most = (
+        sum(pick(cost.nbytes for cost in choices.values()) for choices in costs.values())
+        for pick in (min, max)
+    )
+    budget = least + int(part * (most - least))
+
+    def total(forms, what):
+        return sum(getattr(costs[name][form], what) for name, form in zip(costs, forms))
+
+    fitting = [f for f in product(FORMS, repeat=4) if total(f, "nbytes") <= budget]
+    best = min(total(forms, "loss") for forms in fitting)
+    dealt = tuple(deal_bits(costs, budget).values())
+    assert total(dealt, "nbytes") <= budget
+    assert total(dealt, "loss") == pytest.approx(best)
+    with pytest.raises(InputError, match="too small"):
+        deal_bits(costs, least - 1)

@@ -5,21 +5,20 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.measure.clock import compare, threads
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.packed_kernels import (
+    BLOCK,
     Int4PackedLinear,
     Int8PackedLinear,
     accelerate,
     kernel_for,
     roofline_seconds,
+    tile_of,
 )
-from minitrain.quantization.layers.unpacked_blocks import BLOCK, tile_of
-from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.model import quantize_model
 
-from .toys import calibration, fresh, tokens
+from .toys import fresh, tokens
 
 FORMATS = ["int8", "int4-g32", "int4-g64", "int4-g128", "int4f-g64", "int4z-g32", "int4z-g256"]
 
@@ -79,13 +78,6 @@ def test_a_layout_that_is_not_known_keeps_the_kernel():
     assert tile_of(codes, packed.flip(0)) is None and tile_of(codes.flip(1), packed) is None
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_its_bytes_are_no_more(name):
-    layer = quantized(name, bias=False)
-    fast = kernel_for(layer.weight)(layer)
-    assert sum(b.nbytes for b in fast.buffers()) <= layer.weight.nbytes
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
     [
@@ -121,12 +113,6 @@ def test_a_model_is_accelerated_where_it_can_be():
         accelerate(eight)
 
 
-def test_activations_of_8_bits_are_not_exchanged():
-    model = quantize_model(fresh(vocab_size=320), named("int8"), METHODS["llm-int8"], calibration())
-    with pytest.raises(InputError, match="no layer has a format"):
-        accelerate(model)
-
-
 def test_a_lost_gradient_is_an_error():
     layer = quantized("int8")
     fast = kernel_for(layer.weight)(layer)
@@ -142,30 +128,3 @@ def test_the_roofline_has_two_sides():
     assert few == 1e-3 and many == 2e-2
     assert roofline_seconds(5e5, 10**6, 1, 1e9, 1e12) == few / 2, "half the bytes, half the time"
     assert roofline_seconds(5e5, 10**6, 10**4, 1e9, 1e12) == many, "and no gain here"
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
-)
-@pytest.mark.parametrize("name", ["int8", "int4-g64"])
-def test_one_token_is_faster_than_in_bfloat16(name):
-    linear = nn.Linear(4096, 4096, bias=False, dtype=torch.bfloat16)
-    layer = QuantLinear(named(name).quantize(linear.weight))
-    fast, x = kernel_for(layer.weight)(layer), torch.randn(1, 4096).bfloat16()
-    with torch.no_grad(), threads(1):
-        found = compare({"ours": lambda: fast(x), "peer": lambda: linear(x)}, repeats=15, warmup=3)
-    assert found.ratio("ours", "peer") < 0.9
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
-)
-@pytest.mark.parametrize("name", ["int8", "int4-g64"])
-def test_many_tokens_are_faster_than_in_the_kernel(name):
-    layer = quantized(name, 2048, 2048)
-    fast, x = kernel_for(layer.weight)(layer), torch.randn(256, 2048).bfloat16()
-    with torch.no_grad(), threads(1):
-        ways = {"ours": lambda: fast(x), "kernel": lambda: fast.multiply(x)}
-        assert compare(ways, repeats=9, warmup=2).ratio("ours", "kernel") < 0.7

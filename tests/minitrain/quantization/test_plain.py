@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from minitrain.quantization import plain
+from minitrain.quantization.calibration import InputStatistics
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.layers.int8 import int_matmul, llm_int8
-from minitrain.quantization.methods import awq, gptq
-from minitrain.quantization.methods.junctions import Junction
-from minitrain.quantization.methods.smoothquant import smoothquant
-from minitrain.quantization.statistics import InputStatistics
+from minitrain.quantization.methods import gptq, scales
+from minitrain.quantization.methods.scales import Junction, smoothquant
 
 ROWS, WIDTH = 12, 40
 
@@ -71,10 +70,10 @@ def test_awq_finds_the_packages_ratio():
     statistics, linear = seen(inputs()), nn.Linear(WIDTH, ROWS, bias=False)
     linear.weight = nn.Parameter(weight())
     junction = Junction(nn.RMSNorm(WIDTH), {"it": linear})
-    ratio, errors = awq.best_ratio(junction, statistics, {"it": named("int4-g8")})
+    ratio, errors = scales.best_ratio(junction, statistics, {"it": named("int4-g8")})
     h = statistics.second_moment.float()
     s, own = plain.awq(weight(), statistics.mean_abs, h, 4, 8)
-    assert torch.allclose(s, awq.scale_of(statistics.mean_abs, ratio))
+    assert torch.allclose(s, scales.scale_of(statistics.mean_abs, ratio))
     assert own == pytest.approx(errors, rel=1e-3)
 
 
@@ -86,7 +85,7 @@ def test_smoothing_is_the_packages(monkeypatch):
     statistics = seen(inputs())
     plain.smooth(block.norm, [block.linear], statistics.max_abs, 0.7)
     found = Junction(other.norm, {"it": other.linear})
-    monkeypatch.setattr("minitrain.quantization.methods.smoothquant.junctions", lambda _: [found])
+    monkeypatch.setattr("minitrain.quantization.methods.scales.junctions", lambda _: [found])
     smoothquant(0.7)(other, {"it": statistics}, {})
     for ours, theirs in zip(block.parameters(), other.parameters()):
         assert torch.allclose(ours, theirs, rtol=1e-6)

@@ -22,7 +22,7 @@ from minitrain.apps.serve.metrics import Metrics
 from minitrain.apps.serve.run import DrainingServer
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many import AdapterBank
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.config import ModelConfig

@@ -12,8 +12,8 @@ import torch
 
 from minitrain.apps.serve.command import open_bank
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.merging import merge_and_unload
+from minitrain.finetuning.model import adapt
 from minitrain.finetuning.peft_files import save_adapter
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
+from minitrain.finetuning.model import adapt
 from minitrain.inference.cache.dense import DenseCache, read_on
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer, build

@@ -8,8 +8,8 @@ import torch
 
 from minitrain import inference
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many import AdapterBank
+from minitrain.finetuning.model import adapt
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.load import latency
 from minitrain.inference.parameters import SamplingParameters

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.finetuning.many.rows import AdapterBank
+from minitrain.finetuning.many import AdapterBank
 from minitrain.inference.engine.answer import Output
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters

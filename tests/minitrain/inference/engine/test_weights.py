@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adapt
 from minitrain.finetuning.merging import disabled, merge, merge_and_unload, unload, unmerge
+from minitrain.finetuning.model import adapt
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.runner import Head, can_be_laid_out
 from minitrain.inference.parameters import SamplingParameters

@@ -16,7 +16,7 @@ from minitrain.data.plain import suffix_array
 from minitrain.data.preparation.deduplication.near import Bands, clusters
 from minitrain.data.preparation.deduplication.words import jaccard
 from minitrain.data.stream.mixture import tempered as tempered_of
-from minitrain.finetuning.adapt import adapt, trainable_parameters
+from minitrain.finetuning.model import adapt, trainable_parameters
 from minitrain.inference.sampling import next_token_probabilities
 from minitrain.inference.speculation.length import speed_up
 from minitrain.inference.speculation.plain import ngram_draft, tree_attention
@@ -51,7 +51,7 @@ from minitrain.model.config import ModelConfig, preset
 from minitrain.model.transformer import build
 from minitrain.planning.finetuning_memory import NF4_DOUBLE
 from minitrain.quantization.formats.grids import FP4, NF4, normal_levels
-from minitrain.quantization.formats.plain import pack_pairs, quantize_blocks
+from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 

@@ -1,4 +1,4 @@
-"""A batch in which every row has an adapter of its own, or none, computed in one pass.
+"""Many LoRA adapters over one model: a batch in which every row has its own adapter, or none.
 
     bank = AdapterBank(model, budget_bytes=64e6)
     bank.load("french", "adapters/french");  bank.load("sql", "adapters/sql")
@@ -8,33 +8,50 @@
     y_b = W x_b + s_b·B_b (A_b x_b)       W x for all rows in one matmul, as without adapters;
                                           A and B gathered by page, (B, R, I) and (B, R, O)
 
-The loop over adapters reads W once for each: where a few tokens a row are generated, that is what
+A loop over adapters reads W once for each: where a few tokens a row are generated, that is what
 costs. Rows of lower rank are padded with pages of zeros, and a row without adapter has nothing
 else: what is added to it is 0. The padding is to the highest rank that the bank knows, not to the
-batch's: a row's numbers are then, bit for bit, the same whoever else is in the batch. For serving:
-pages get no gradient. Cost a token: 2R(I + O) FLOPs, and B·R·(I + O) numbers gathered a layer.
-Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285.
-Shapes: B rows  T tokens  I, O features in and out  R rank.
+batch's: a row's numbers are then, bit for bit, the same whichever rows share the batch. For
+serving: pages get no gradient. Cost a token: 2R(I + O) FLOPs, and B·R·(I + O) numbers gathered a
+layer.
+
+The adapters wait in the host's memory and share a pool of pages of one rank each:
+
+    page        0      1     2     3     4     5     6       a page: a row of A and a column of B
+    holds       zeros  fr.0  fr.1  sql.0 fr.2  sql.1 free
+    table  fr   1 2 4      sql  3 5 0      none  0 0 0       padded to the highest rank with page 0
+
+An adapter of rank R takes R pages, wherever they are free, and the same pages in every layer: ranks
+may differ and nothing is moved to make room. When there is none, the adapter that was used longest
+ago leaves. A page is Σ (I + O) numbers over the adapted layers; a miss copies R of them to the
+device.
+Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285, section 5.
+Shapes: B rows  T tokens  I, O features in and out  R rank  P pages.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
-from minitrain.finetuning.adapt import adaptation_of, find_layers
+from minitrain.errors import InputError, unknown_name
 from minitrain.finetuning.adapters.lora import LoRA
-from minitrain.finetuning.layer import adapted_layers, features, place_of
-from minitrain.finetuning.many.pool import ZERO_PAGE, Factors, PagePool
-from minitrain.finetuning.methods import ALL_LINEAR, LoRAMethod
+from minitrain.finetuning.layer import ALL_LINEAR, adapted_layers, features, find_layers, place_of
+from minitrain.finetuning.methods import LoRAMethod
+from minitrain.finetuning.model import adaptation_of
 from minitrain.finetuning.peft_config import from_peft
-from minitrain.finetuning.peft_files import ROOT, peft_paths, read_adapter
+from minitrain.finetuning.peft_files import peft_paths, read_adapter
 from minitrain.model.swap import exchange, replace_modules
+from minitrain.words import bytes_text
+
+ZERO_PAGE = 0
 
 
 class Rows:
@@ -110,13 +127,12 @@ class AdapterBank:
         wrapped = {path: (layer, RowWise(layer, self, path)) for path, layer in layers.items()}
         exchange(model, wrapped)
 
-    def load(self, name: str, folder: str | Path) -> None:
+    def load(self, name: str, folder: str | os.PathLike) -> None:
         """An adapter in PEFT's files."""
         self.pool.add(name, factors_in(folder, self.model))
 
     def add(self, name: str, adapter: nn.Module | Factors) -> None:
-        """Adds the adapter of a model of the same layers (a copy is taken), or the
-        factors as such."""
+        """Adds a copy of the adapter of a model of the same layers, or the factors as such."""
         self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
@@ -153,7 +169,7 @@ class AdapterBank:
         if not any(names):
             return None
         page = next(iter(self.pool.a.values()))
-        tables = [self.pool.pages_of(name) for name in names]
+        tables = [[] if name is None else self.pool.table[name] for name in names]
         scalings = [0.0 if name is None else self.pool.known[name].scaling for name in names]
         return Rows(tables, scalings, self.pool.highest_rank, page.device, page.dtype)
 
@@ -162,6 +178,137 @@ class AdapterBank:
         wrapped = [module for module in self.model.modules() if isinstance(module, RowWise)]
         replace_modules(self.model, {module: module.base_layer for module in wrapped})
         return self.model
+
+
+# ---- pages ----
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One adapter: for each layer's path A (R, I) and B (O, R), and the scaling that they share."""
+
+    layers: dict[str, tuple[Tensor, Tensor]]
+    scaling: float
+
+    @property
+    def rank(self) -> int:
+        return max(len(a) for a, _ in self.layers.values())
+
+
+class PagePool:
+    """`sizes`: path -> (I, O) of every layer that an adapter may be on; `budget_bytes` of pages.
+
+    `a[path]` (P, I) and `b[path]` (P, O) are the pages.
+    """
+
+    def __init__(
+        self,
+        sizes: dict[str, tuple[int, int]],
+        budget_bytes: float,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.page_bytes = sum(i + o for i, o in sizes.values()) * dtype.itemsize
+        pages = int(budget_bytes // self.page_bytes)
+        if pages < 2:
+            raise InputError(
+                f"a budget of {bytes_text(budget_bytes)} holds no adapter: give at least "
+                f"{bytes_text(2 * self.page_bytes)}, a page of zeros and one of rank 1"
+            )
+        place = {"device": device, "dtype": dtype}
+        self.a = {path: torch.zeros(pages, i, **place) for path, (i, _) in sizes.items()}
+        self.b = {path: torch.zeros(pages, o, **place) for path, (_, o) in sizes.items()}
+        self.free = list(range(pages - 1, ZERO_PAGE, -1))
+        self.capacity = len(self.free)
+        self.known: dict[str, Factors] = {}
+        self.counter = itertools.count(1)
+        self.numbers: dict[str, int] = {}  # in the order of `add`: a name may come again
+        self.table: OrderedDict[str, list[int]] = OrderedDict()  # used longest ago first
+
+    @property
+    def bytes_held(self) -> int:
+        """By the pages, used or free, that of zeros among them."""
+        return sum(t.untyped_storage().nbytes() for t in (*self.a.values(), *self.b.values()))
+
+    def add(self, name: str, factors: Factors) -> None:
+        """Makes an adapter known; it takes no page until a batch asks for it."""
+        if name in self.known:
+            raise InputError(
+                f"an adapter is called '{name}' already: remove it, or take another name"
+            )
+        if unknown := [path for path in factors.layers if path not in self.a]:
+            raise InputError(
+                f"adapter '{name}' is on {unknown[0]}, which this bank does not serve: name it in "
+                "targets when the bank is made"
+            )
+        if factors.rank > self.capacity:
+            raise InputError(
+                f"adapter '{name}' of rank {factors.rank} needs "
+                f"{bytes_text((factors.rank + 1) * self.page_bytes)}, and the budget has "
+                f"{self.capacity} pages: give it more"
+            )
+        for path, (a, b) in factors.layers.items():
+            wanted, found = (self.a[path].shape[1], self.b[path].shape[1]), (a.shape[1], len(b))
+            if wanted != found:
+                raise InputError(
+                    f"adapter '{name}' has {found[0]} to {found[1]} features on {path}, and the "
+                    f"model {wanted[0]} to {wanted[1]}: it belongs to another model"
+                )
+        self.known[name] = factors
+        self.numbers[name] = next(self.counter)
+
+    def remove(self, name: str) -> None:
+        """Forgets an adapter, in pages or not."""
+        self.ranks([name])
+        if name in self.table:
+            self._leave(name)
+        del self.known[name]
+
+    def ranks(self, names: Collection[str]) -> int:
+        """The sum of these adapters' ranks; InputError for an unknown name."""
+        for name in names:
+            if name not in self.known:
+                raise unknown_name("adapter", name, self.known)
+        return sum(self.known[name].rank for name in set(names))
+
+    def ensure(self, names: Collection[str]) -> None:
+        """All of these are in pages when it returns; none of them leaves for another."""
+        names = list(dict.fromkeys(names))
+        needed = self.ranks(names)
+        if needed > self.capacity:
+            raise InputError(
+                f"the {len(names)} adapters of this batch have {needed} ranks together, and the "
+                f"budget has room for {self.capacity}: split the batch, or give "
+                f"{bytes_text((needed + 1) * self.page_bytes)}"
+            )
+        for name in names:
+            if name in self.table:
+                self.table.move_to_end(name)
+        for name in names:
+            if name not in self.table:
+                self._enter(name, names)
+
+    @property
+    def highest_rank(self) -> int:
+        """The highest rank of all known adapters, in pages or not."""
+        return max((factors.rank for factors in self.known.values()), default=0)
+
+    def _enter(self, name: str, needed: Collection[str]) -> None:
+        factors = self.known[name]
+        while len(self.free) < factors.rank:
+            self._leave(next(other for other in self.table if other not in needed))
+        pages = [self.free.pop() for _ in range(factors.rank)]
+        for path, (a, b) in factors.layers.items():
+            self.a[path][pages[: len(a)]] = a.to(self.a[path])
+            self.b[path][pages[: len(a)]] = b.T.to(self.b[path])
+        self.table[name] = pages
+
+    def _leave(self, name: str) -> None:
+        """Its pages are zeros again: the next one may be on fewer layers."""
+        pages = self.table.pop(name)
+        for path in self.known[name].layers:
+            self.a[path][pages], self.b[path][pages] = 0, 0
+        self.free += reversed(pages)
 
 
 def factors_of(model: nn.Module) -> Factors:
@@ -179,7 +326,7 @@ def factors_of(model: nn.Module) -> Factors:
     return Factors(layers, method.scaling)
 
 
-def factors_in(folder: str | Path, model: nn.Module) -> Factors:
+def factors_in(folder: str | os.PathLike, model: nn.Module) -> Factors:
     """The same from PEFT's files, for this model."""
     raw, stored = read_adapter(folder, model)
     method = from_peft(raw, ("q",), str(folder))
@@ -195,7 +342,7 @@ def factors_in(folder: str | Path, model: nn.Module) -> Factors:
         if missing := [name for name in names if name not in stored]:
             raise InputError(f"{folder} lacks {missing[0]}: save it again")
         a, b = (stored[name] for name in names)
-        own = method.at(path.removeprefix(ROOT), paths[path])
+        own = method.at(paths[path])
         if {len(a), b.shape[1]} != {own.rank}:
             raise InputError(
                 f"{folder} has {names[0]} of rank {len(a)}, and its configuration says {own.rank}: "

@@ -1,1 +1,0 @@
-"""Learned tokens that nobody typed: before every layer's keys and values, or before the text."""
