@@ -633,7 +633,7 @@ class TestSnapshot(Exercise):
                 words = GENERATORS if part in ("torch", "numpy", "python") else COPIES
                 if name == "left":
                     words = "it was changed as the snapshot was taken. Only look: draw no number"
-                told = f"{name}, not all is as it was at the snapshot: {PARTS[part]}"
+                told = f"after restore not all is as it was at the snapshot ({name}): {PARTS[part]}"
                 raise CheckFailed(f"{told}; {words}")
         return found, seed, before, after
 
