@@ -20,7 +20,8 @@ a learner writes in them. No technique imports it. A learner's function through 
 
 Beside that path: course.py, checks.py and submission.py (what is graded), recorded.py (tables and
 answers, which run nothing), pickling.py (f as bytes), results.py (a check's, a lab's),
-difference.py (what is not equal, in words), plain_data.py (bytes without pickle), zygote.py (forks
+difference.py (what is not equal, in words), variants.py (likely mistakes, made of the reference),
+plain_data.py (bytes without pickle), zygote.py (forks
 the child; no byte of f passes it), limits.py, bubblewrap.py, audit_hook.py and tampering.py (the
 walls), written.py (is there anything to grade?), progress.py and drawing/ (what the learner sees).
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.recorded import Word
+from minitrain.lab.grading.variants import cause, variant
 
 from ..labs.probes.in_turn import in_turn
 
@@ -151,3 +154,37 @@ def test_calls_in_a_row_may_return_what_they_made():
     left_alone(lambda x: [x + 1, None, {"n": x.numel()}], (torch.ones(3),), (torch.empty(0),))
     nothing = torch.full((2,), float("nan")), torch.tensor(float("inf"))
     left_alone(lambda x: x * 1, *[(x,) for x in nothing])
+
+
+def test_a_row_is_found_by_its_columns():
+    table = [{"way": "ring", "ranks": n, "bytes": 10 * n} for n in (2, 4)]
+    assert expect.rows(table, "way", "ranks")["ring", 4]["bytes"] == 40
+    assert "no row of 8" in said(expect.rows(table, "ranks").__getitem__, 8)
+
+
+def test_nothing_is_near_infinity():
+    assert "expected inf" in said(expect.close, 7.0, float("inf"))
+
+
+def doubled(x):
+    """Twice x."""
+    return 2 * x
+
+
+def test_a_mistake_is_the_reference_with_a_piece_of_its_text_replaced():
+    assert variant(f"{__name__}:doubled")(3) == 6
+    assert variant(f"{__name__}:doubled", "2 * x", "2 + x")(4) == 6
+    with pytest.raises(AssertionError, match="0 times, not once"):
+        variant(f"{__name__}:doubled", "3 * x", "x")
+
+
+def test_mistakes_that_give_what_was_got_are_named():
+    mistakes = [
+        (("2 *", "2 +"), "added"),
+        (("2 * x", "x * x"), "squared"),
+        (("2 * x", "1 // 0"), ""),
+    ]
+    found = partial(cause, reference=f"{__name__}:doubled", mistakes=mistakes)
+    assert found([5, 3], call=lambda f: [f(3), f(1)]) == "added"
+    assert found([4], call=lambda f: [f(2)]) == "added, or squared"
+    assert found([7], call=lambda f: [f(2)]) == ""

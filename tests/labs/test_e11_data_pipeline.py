@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from functools import partial
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from itertools import permutations as permutations_of
 
 import numpy as np
@@ -14,8 +14,8 @@ import torch
 from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
-from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.verdicts import ABOVE, as_above, in_a_row, told_above
+from minitrain.lab.grading.variants import cause, variant
+from minitrain.lab.grading.verdicts import in_a_row
 from minitrain.words import plural
 
 from .probes import e11_data_pipeline as probes
@@ -44,8 +44,7 @@ HIDDEN = tuple(
     )
 )
 EMPTY = 2**32 - 1
-QUADRATIC = 22  # eight times as much: 8 x the time is linear, 64 x is every pair
-SECONDS = 0.2  # under it no time is judged
+QUADRATIC = 9  # of four times as much: 4 x the steps is linear, 16 x is every pair
 
 
 def array_of(call, what):
@@ -62,32 +61,12 @@ def left_alone(calls, given, names):
     expect.left_alone(calls, [probes.plain(each) for each in given], names)
 
 
-def cause_of_all(gots, mistakes, tol=0.0):
-    """The words of the first mistake that gives what every call gave; "" where none does.
-
-    mistakes: (what each call would give, words).
-    """
-    return next((words for wrong, words in mistakes if difference(gots, wrong, tol) is None), "")
-
-
-def all_equal(gots, wants, names, mistakes=(), tol=None):
-    """`expect.equal` of each call, with the cause of all of them."""
-    cause = cause_of_all(gots, mistakes, tol)
-    for got, want, name in zip(gots, wants, names):
-        expect.equal(got, want, tol, hints=[(got, cause)] if cause else [], what=name)
-
-
 def held_at_once(got):
     """The peak of a call; an untouched meter is the condition."""
     expect.that(
         got["metered"], "held at once: not known, since the meter of Python's memory was touched"
     )
     return got["peak"]
-
-
-def is_quadratic(small, large, factor=QUADRATIC):
-    """Of two costs, the second of eight times as much."""
-    return large["seconds"] > SECONDS and large["seconds"] > factor * small["seconds"]
 
 
 # --- 1: a filter
@@ -173,35 +152,19 @@ class TestQuality(Exercise):
     reference = "minitrain.data.plain:quality"
     hidden = HIDDEN
 
-    def wrong(self, submission, cases):
-        """((found, expected), words) of each page that is judged wrongly.
-
-        cases: (text, expected, what it is, words by what came instead).
-        """
-        with expect.because(
-            {"ZeroDivisionError": "a page without a word has too few: ask that before you divide"}
-        ):
+    def compare(self, submission, cases):
+        """cases: (text, expected, what it is, words by what came instead)."""
+        zero = "a page without a word has too few: ask that before you divide"
+        with expect.because({"ZeroDivisionError": zero}):
             got = submission.run(probes.in_a_row, [(text,) for text, *_ in cases])
-        wrong = []
         for (_, want, what, words), call in zip(cases, got):
             found = call["out"]
-            told = f"a page with {what}: got {expect.show(found)}, expected {want!r}"
+            hint = words.get(found, words.get(None)) if isinstance(found, str) else None
             if found is None and want == "":
-                told += "\na page that passes all rules gives the empty text, not None"
-            elif isinstance(found, str) and (hint := words.get(found, words.get(None))):
-                told += f"\n{hint}"
-            if not (isinstance(found, str) and found == want):
-                wrong.append(((repr(found), want), told))
-        return wrong
-
-    def compare(self, submission, cases, plain=()):
-        """plain: pages of the check above; where one of them is judged wrongly in the same way,
-        it is not for what is special here."""
-        wrong = self.wrong(submission, cases)
-        if wrong:
-            above = dict(reversed(self.wrong(submission, plain)))
-            way, told = wrong[0]
-            expect.that(False, ABOVE + above[way] if way in above else told)
+                hint = "a page that passes all rules gives the empty text, not None"
+            expect.equal(
+                found, want, what=f"a page with {what}", hints=[(found, hint)] if hint else []
+            )
 
     def plain(self):
         n = random.randint(80, 200)
@@ -221,7 +184,7 @@ class TestQuality(Exercise):
 
     @check(points=2, title="each of the seven rules drops what it is for, and prose passes")
     def test_each(self, submission):
-        in_a_row(partial(self.compare, submission), self.plain())
+        self.compare(submission, self.plain())
 
     @check(points=2, title="a page exactly on a threshold passes")
     def test_edges(self, submission):
@@ -238,7 +201,7 @@ class TestQuality(Exercise):
             (breaking(6, 20), "", "6 of 20 lines broken off", {RULES[4]: edge}),
             (lettered(n // 5, n), "", "four fifths of its words with letters", {RULES[5]: edge}),
             (" ".join(two), "", "two different stop words", {RULES[6]: edge}),
-        ], self.plain())  # fmt: skip
+        ])  # fmt: skip
 
     @check(points=1, title="a page that fails several rules is dropped for the first of them")
     def test_order(self, submission):
@@ -255,7 +218,7 @@ class TestQuality(Exercise):
             (long_words, RULES[1], "long words and no stop word", {None: order}),
             (numbers, RULES[5], "numbers alone", {None: order}),
             (bullets, RULES[2] if bullets.count("...") / len(bullets.split()) > 0.1 else RULES[3], "bullets, and all lines broken off", {None: order}),
-        ], self.plain())  # fmt: skip
+        ])  # fmt: skip
 
     @check(points=2, title="what counts as a word, a line, a bullet, a stop word")
     def test_counting(self, submission):
@@ -288,7 +251,7 @@ class TestQuality(Exercise):
             (" ".join(["the", "and", *greek]), "", "Greek words of 7 letters", {RULES[5]: "α is a letter, too: `str.isalpha` knows those of all alphabets", RULES[1]: length}),
             ("\n".join(lines_of(digits, 8)), "", "words with digits in them", {RULES[5]: "a word with any letter counts"}),
             (" ".join(inside), RULES[6], "'the' inside of words", {"": "stop words are whole words"}),
-        ], self.plain())  # fmt: skip
+        ])  # fmt: skip
 
 
 # --- 2: MinHash
@@ -306,24 +269,26 @@ def drawn_hashes(sizes):
     return hashes, np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
 
-def permuted(hashes, a, b):
-    """(S, K) uint64, below 2^32."""
-    product = hashes[:, None].astype(np.uint64) * a.astype(np.uint64) + b.astype(np.uint64)
-    return product % 2**32
-
-
-def signatures_of(hashes, bounds, a, b, smallest=np.min, values=permuted):
-    values = values(hashes, a, b)
-    rows = [
-        smallest(values[start:stop], axis=0) if stop > start else np.full(len(a), EMPTY)
-        for start, stop in pairwise(bounds)
-    ]
-    return np.array([row.astype(np.uint32) for row in rows], np.int64).reshape(-1, len(a))
-
-
-def of_64_bits(kind):
-    """a x + b of every shingle, which nothing takes mod 2^32."""
-    return lambda hashes, a, b: hashes[:, None].astype(kind) * a.astype(kind) + b.astype(kind)
+MINIMA = "np.minimum.reduceat(values, bounds[filled])"
+HASHED = "values = hashes * a[k] + b[k]"
+AFTER = "the smallest was taken of numbers of 64 bits, and cut to 32 bits after it: first mod 2^32 (uint32 does), and then the smallest"
+SIGNATURES = [
+    ((f"signatures[k, filled] = {MINIMA}", "signatures[k] = np.minimum.reduceat(np.append(values, np.uint32(2**32 - 1)), bounds[:-1])"),
+     "wrong are documents without shingles, where 2^32 - 1 belongs: `np.minimum.reduceat` gives such a document its neighbour's value"),
+    ((MINIMA, MINIMA.replace("minimum", "maximum")), "those are the largest values"),
+    ((HASHED, "values = hashes * b[k] + a[k]"), "a and b are exchanged: h = a x + b"),
+    ((HASHED, "values = hashes * a[k]"), "b is not added"),
+    ((f"signatures[k, filled] = {MINIMA}", "own = [np.unique(hashes[bounds[n] : bounds[n + 1]] * a[0] + b[0]) for n in filled]\n"
+      "            signatures[k, filled] = [one[k] if k < len(one) else 2**32 - 1 for one in own]"),
+     "those are the smallest values of one hash function: each of the K has its own"),
+    ((HASHED, "values = hashes.astype(np.uint64) * np.uint64(a[k]) + np.uint64(b[k])"), AFTER),
+    ((HASHED, "values = hashes.astype(np.int64) * np.int64(a[k]) + np.int64(b[k])"), AFTER),
+    ((MINIMA, "np.minimum.reduceat(values, np.minimum(bounds[:-1], len(hashes) - 1))[filled]"),
+     "where the last documents have no shingle, the one before them has lost its last: a start behind the end was moved onto it. "
+     "Give `reduceat` the starts of documents that have shingles, and no others"),
+    ((MINIMA, "[hashes[bounds[n] + values[bounds[n] : bounds[n + 1]].argmin()] for n in filled]"),
+     "those are the shingles' own hashes: expected is the value of the function, a x + b mod 2^32, which is smallest"),
+]  # fmt: skip
 
 
 class TestMinhash(Exercise):
@@ -335,90 +300,22 @@ class TestMinhash(Exercise):
 
     def are_right(self, results, cases):
         """Of several calls."""
-        wants = [signatures_of(*case) for case in cases]
-        tolds = [
-            f"{len(bounds) - 1} documents of {np.diff(bounds).tolist()[:8]} shingles, {len(a)} hashes"
-            for _, bounds, a, _ in cases
-        ]
-        gots = []
-        for told, result, want in zip(tolds, results, wants):
-            expect.that(
-                isinstance(result, dict) and result.get("shape") == list(want.shape),
-                f"{told}: got {expect.show(result.get('shape', result) if isinstance(result, dict) else result)}, "
-                f"expected signatures of shape {list(want.shape)}: a row a document, a column a hash function",
+        of_all = lambda f: [probes.plain(f(*case)) for case in cases]  # noqa: E731
+        words = cause(
+            [{**probes.plain(np.zeros(0)), **got} if isinstance(got, dict) else got for got in results],
+            self.reference, SIGNATURES, of_all,
+        )  # fmt: skip
+        for result, want, (_, bounds, a, _) in zip(results, of_all(variant(self.reference)), cases):
+            told = f"{len(bounds) - 1} documents of {np.diff(bounds).tolist()[:8]} shingles, {len(a)} hashes"
+            got = array_of(result, f"{told}: the signatures")
+            shape = (
+                f"{told}: a row a document, a column a hash function: the shape of the signatures"
             )
-            gots.append(np.array(array_of(result, what="the signatures")).reshape(want.shape))
-        for told, got, want in zip(tolds, gots, wants):
-            if not np.array_equal(got, want):
-                n, k = np.argwhere(got != want)[0]
-                expect.that(
-                    False,
-                    f"{told}: {int((got != want).sum())} of {want.size} places differ, the first of document {n}, hash {k}: "
-                    f"got {got[n, k]}, expected {want[n, k]}{self.mistake(gots, wants, cases)}",
-                )
-        for result in results:
-            expect.that(
-                result["dtype"] == "uint32", f"signatures of {result['dtype']}, expected uint32"
-            )
-
-    def mistake(self, gots, wants, cases):
-        """The cause of all calls."""
-        filled = [np.diff(bounds) > 0 for _, bounds, *_ in cases]
-        live = lambda rows: [row[own].tolist() for row, own in zip(rows, filled)]  # noqa: E731
-        if live(gots) == live(wants):
-            words = ": those of documents without shingles, where 2^32 - 1 belongs"
-            if all(map(np.array_equal, gots, (self.reduced(*case) for case in cases))):
-                words += ". `np.minimum.reduceat` gives such a document its neighbour's value"
-            return words
-        last = "Put all shingles through each function, take the result mod 2^32 (uint32 does), and then the smallest"
-        mistakes = [
-            (partial(signatures_of, smallest=np.max), "those are the largest values"),
-            (lambda x, at, a, b: signatures_of(x, at, b, a), "a and b are exchanged: h = a x + b"),
-            (lambda x, at, a, b: signatures_of(x, at, a, 0 * b), "b is not added"),
-            (self.of_one_function, "those are the smallest values of one hash function: each of the K has its own"),
-            (partial(signatures_of, values=of_64_bits(np.uint64)), f"in every function the page's smallest shingle has won. {last}"),
-            (partial(signatures_of, values=of_64_bits(np.int64)), f"the smallest was taken of numbers of 64 bits, and cut to 32 bits after it. {last}"),
-            (lambda x, at, a, b: signatures_of(x, np.minimum(at, len(x) - 1), a, b), "the last document's last shingle is missing"),
-            (self.of_moved_starts, "where the last documents have no shingle, the one before them has lost its last: a start behind "
-             "the end was moved onto it. Give `reduceat` the starts of documents that have shingles, and no others"),
-            (self.of_shingles, "those are the shingles' own hashes: expected is the value of the function, a x + b mod 2^32, which is smallest"),
-        ]  # fmt: skip
-        for wrong, words in mistakes:
-            if live(gots) == live([wrong(*case) for case in cases]):
-                return f": {words}"
-        if any((got > EMPTY).any() or (got < 0).any() for got in gots):
-            return ". Some are no numbers of 32 bits: a x + b is taken mod 2^32, which uint32 arrays do by themselves"
-        return ""
-
-    def of_moved_starts(self, hashes, bounds, a, b):
-        """With starts behind the end moved onto the last shingle, and all ends but the last too."""
-        moved = np.append(np.minimum(bounds[:-1], max(len(hashes) - 1, 0)), bounds[-1])
-        return signatures_of(hashes, moved, a, b)
-
-    def of_shingles(self, hashes, bounds, a, b):
-        """The hashes whose values are the smallest."""
-        values = permuted(hashes, a, b)
-        rows = [
-            hashes[start + values[start:stop].argmin(axis=0)] if stop > start else EMPTY + 0 * a
-            for start, stop in pairwise(bounds)
-        ]
-        return np.array(rows, dtype=np.int64).reshape(-1, len(a))
-
-    def reduced(self, hashes, bounds, a, b):
-        """By `np.minimum.reduceat`, with 2^32 - 1 behind the end."""
-        rows = signatures_of(hashes, bounds, a, b)
-        values = [*permuted(hashes, a, b).astype(np.int64), np.full(len(a), EMPTY)]
-        empty = np.flatnonzero(np.diff(bounds) == 0)
-        rows[empty] = [values[bounds[n]] for n in empty]
-        return rows
-
-    def of_one_function(self, hashes, bounds, a, b):
-        values = permuted(hashes, a[:1], b[:1])[:, 0]
-        rows = []
-        for start, stop in pairwise(bounds):
-            own = np.unique(values[start:stop])[: len(a)]
-            rows.append([*own.tolist(), *[EMPTY] * (len(a) - len(own))])
-        return np.array(rows, dtype=np.int64).reshape(-1, len(a))
+            expect.equal(result["shape"], want["shape"], what=shape)
+            what = f"{told}: signatures"
+            expect.equal(got, want["values"], what=what, hints=[(got, words)] if words else [])
+            words_of_type = f"signatures of {result['dtype']}, expected uint32"
+            expect.that(result["dtype"] == "uint32", words_of_type)
 
     def compare(self, submission, cases):
         got = submission.run(probes.in_a_row, cases)
@@ -428,26 +325,21 @@ class TestMinhash(Exercise):
     @check(points=1, title="of each hash function the smallest value over the document's shingles")
     def test_values(self, submission):
         shapes = [([5, 9, 4], 7), ([12], 16), ([1, 1, 30, 2], 3), ([6] * 9, 1)]
-        cases = [(*drawn_hashes(s), *permutations(k)) for s, k in shapes]
-        in_a_row(partial(self.compare, submission), cases)
+        self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])
 
     @check(points=1, title="documents without shingles, first, in the middle, last, and alone")
     def test_empty(self, submission):
         shapes = [([0, 4, 3], 5), ([4, 0, 0, 3], 6), ([5, 2, 0], 4), ([0], 3), ([0, 0, 6, 0], 2)]
-        cases = [(*drawn_hashes(s), *permutations(k)) for s, k in shapes]
-        hint = {
-            "index": "bounds[i] of a last empty document lies behind the end: leave such documents out, they have 2^32 - 1"
-        }
-        with as_above(self.test_values, submission), expect.because(hint):
-            in_a_row(partial(self.compare, submission), cases)
+        words = "bounds[i] of a last empty document lies behind the end: leave such documents out, they have 2^32 - 1"
+        with expect.because({"index": words}):
+            self.compare(submission, [(*drawn_hashes(s), *permutations(k)) for s, k in shapes])
 
     @check(points=6, title="K passes over the shingles: no array of K times S numbers is held")
     def test_memory(self, submission):
         sizes = [random.randint(100, 500) for _ in range(200)]
         case = (*drawn_hashes(sizes), *permutations(64))
         (got,) = submission.run(probes.peak_of, [case])
-        with as_above(self.test_values, submission):
-            self.are_right([got["out"]], [case])
+        self.are_right([got["out"]], [case])
         count = sum(sizes)
         expect.that(
             held_at_once(got) < 64 * count * 4 / 3,
@@ -458,6 +350,23 @@ class TestMinhash(Exercise):
 
 
 # --- 3: bands
+
+
+KEY = "signatures[j, band * rows : (band + 1) * rows]"
+FIRST = "i = first.setdefault(key, j)"
+FILLED = "np.flatnonzero((signatures != 2**32 - 1).any(axis=1)).tolist()"
+PAIRS = [
+    ((KEY, "signatures[j, band::bands]"), "those are pairs of every n-th hash; the hashes of a band lie side by side"),
+    ((FIRST, "i = first.get(key) or j\n            first[key] = i"), "of all buckets only those that document 0 opened are wrong: 0 is a document's number, and no empty bucket; Python takes it for False"),
+    (("if i != j:", "if True:"), "a document does not meet itself"),
+    ((FILLED, "range(len(signatures))"), "one has no shingle (2^32 - 1 in every place): it is like no other"),
+    ((FILLED, FILLED.replace("any(", "all(")), "2^32 - 1 in a band is a value like another: a document without shingles has it in *every* place"),
+    (("pairs = set()", "pairs, first = set(), {}", "        first: dict[bytes, int] = {}", "        pass"), "what agrees is one band of the first and *another* band of the second: each band has buckets of its own"),
+    (("in range(bands)", "in range(signatures.shape[1] // rows)"), "they agree only in hashes that none of the bands has: more places may be there than `bands` times `rows`"),
+    ((KEY, "signatures[j, band * rows : band * rows + 1]"), "they agree in single hashes, and in no whole band"),
+    ((f"{FIRST}\n            if i != j:\n                pairs.add((i, j))", "pairs.update((i, j) for i in first.setdefault(key, []))\n            first[key].append(j)"),
+     "some are of two documents of a bucket, neither of which is its first. Pair each with the *first* of its bucket: the union is the same"),
+]  # fmt: skip
 
 
 class TestCandidatePairs(Exercise):
@@ -478,153 +387,31 @@ class TestCandidatePairs(Exercise):
         own = slice(band * rows, (band + 1) * rows)
         signatures[j, own] = signatures[i, own]
 
-    def pairs_of(self, result, told):
-        """As tuples of two."""
-        if isinstance(result, dict) and "values" in result:
-            result = result["values"]
-        is_list = isinstance(result, (list, tuple))
-        pairs = result if is_list else [None]
-        good = all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs)
-        expect.that(
-            good, f"{told}: got {expect.show(result)}: return pairs (i, j) of documents' numbers"
-        )
-        expect.that(
-            all(isinstance(x, int) for p in pairs for x in p),
-            f"{told}: the numbers of documents are integers, got {expect.show(result)}",
-        )
-        return [tuple(p) for p in pairs]
-
-    def are_right(self, results, cases):
-        """The pairs of several calls."""
-        found = [self.pairs_of(result, self.told(*case)) for result, case in zip(results, cases)]
-        for pairs, case in zip(found, cases):
-            try:
-                self.is_right(pairs, *case)
-            except CheckFailed as failure:
-                mistakes = [
-                    (self.of_every_nth, ": those are pairs of every n-th hash; the hashes of a band lie side by side"),
-                    (self.without_page_0, ". Of all buckets only those that document 0 opened are wrong: 0 is a document's number, "
-                     "and no empty bucket; Python takes it for False"),
-                ]  # fmt: skip
-                of_all = (words for ways, words in mistakes if all(map(ways, found, cases)))
-                raise CheckFailed(f"{failure}{next(of_all, '')}") from None
-        return found
-
-    def without_page_0(self, pairs, case):
-        """Whether they are those where a bucket that document 0 opened counts as empty."""
-        signatures, bands, rows = case
-        bucket_of = lambda band: slice(band * rows, (band + 1) * rows)  # noqa: E731
-        return set(pairs) == self.with_firsts(signatures, map(bucket_of, range(bands)), 0)
-
-    def of_every_nth(self, pairs, case):
-        signatures, bands, _ = case
-        return set(pairs) == self.with_firsts(
-            signatures, [slice(band, None, bands) for band in range(bands)]
-        )
-
-    def told(self, signatures, bands, rows):
-        empty = (signatures == EMPTY).all(axis=1).sum()
-        own = f", {empty} of them without shingles" if empty else ""
-        return f"{len(signatures):,} documents{own}, {bands} bands of {rows} rows"
-
-    def is_right(self, pairs, signatures, bands, rows):
-        told = self.told(signatures, bands, rows)
-        for i, j in pairs:
-            words = (
-                "a document does not meet itself" if i == j else "the smaller number comes first"
-            )
-            expect.that(i < j, f"{told}: the pair {(i, j)} is not i < j: {words}")
-        agree = self.agreement(signatures, bands, rows)
-        chance = [pair for pair in pairs if pair not in agree]
-        if chance:
-            i, j = chance[0]
-            expect.that(
-                False,
-                f"{told}: documents {i} and {j} meet, but {self.why(signatures, i, j, bands, rows)}",
-            )
-        got = firsts(pairs, len(signatures))
-        want = firsts(agree, len(signatures))
-        missed = [n for n in range(len(signatures)) if got[n] != want[n]]
-        if missed:
-            n = missed[0]
-            other = next(pair for pair in sorted(agree) if n in pair)
-            band = agree[other]
-            words = ""
-            if (signatures[n, band * rows : (band + 1) * rows] == EMPTY).all():
-                words = (
-                    ". It is 2^32 - 1 throughout, a value like another: a document without "
-                    "shingles has it in *every* place"
-                )
-            expect.that(
-                False,
-                f"{told}: documents {other[0]} and {other[1]} agree in the whole of band {band}, and no pair brings them together{words}",
-            )
-        side_by_side = [slice(band * rows, (band + 1) * rows) for band in range(bands)]
-        extra = sorted(set(pairs) - self.with_firsts(signatures, side_by_side))
-        if extra:
-            expect.that(
-                False,
-                f"{told}: the pair {extra[0]} is of two pages of a bucket, neither of which is its first. Pair each with "
-                "the *first* of its bucket: the union is the same, and there are no more pairs than pages",
-            )
-
-    def with_firsts(self, signatures, bands, lost=None):
-        """The pairs that are asked for; bands: the columns of each; lost: whose buckets count as
-        empty."""
-        found = set()
-        for band in bands:
-            first = {}
-            for n in range(len(signatures)):
-                key = tuple(signatures[n, band].tolist())
-                if first.get(key) == lost:
-                    first.pop(key, None)
-                if (signatures[n] != EMPTY).any() and first.setdefault(key, n) != n:
-                    found.add((first[key], n))
+    def are_right(self, results, cases, once=False):
+        """once: no pair comes twice."""
+        found = []
+        for result in results:
+            result = result["values"] if isinstance(result, dict) and "values" in result else result
+            is_list = isinstance(result, (list, tuple))
+            good = is_list and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in result)
+            good = good and all(isinstance(x, int) for p in result for x in p)
+            words = f"got {expect.show(result)}: return pairs (i, j), i < j, of documents' numbers"
+            expect.that(good, words)
+            found.append([tuple(p) for p in result])
+        of_all = lambda f: [sorted(set(f(*case))) for case in cases]  # noqa: E731
+        words = cause([sorted(set(p)) for p in found], self.reference, PAIRS, of_all)
+        for pairs, want, (signatures, bands, rows) in zip(found, of_all(variant(self.reference)), cases):  # fmt: skip
+            told = f"{len(signatures):,} documents, {bands} bands of {rows} rows: pairs"
+            hints = [(sorted(set(pairs)), words)] if words else []
+            expect.equal(sorted(set(pairs)), want, what=told, hints=hints)
+            told = f"{told} {pairs}: a pair that meets in two bands comes once"
+            expect.that(not once or len(set(pairs)) == len(pairs), told)
         return found
 
     def compare(self, submission, cases, once=False):
-        """once: no pair comes twice."""
         got = submission.run(probes.in_a_row, cases)
-        found = self.are_right([call["out"] for call in got], cases)
-        for pairs, case in zip(found, cases):
-            expect.that(
-                not once or len(set(pairs)) == len(pairs),
-                f"{self.told(*case)}: {pairs}: a pair that meets in two bands comes once",
-            )
+        self.are_right([call["out"] for call in got], cases, once)
         left_alone(got, cases, ["signatures"])
-
-    def agreement(self, signatures, bands, rows):
-        """{(i, j): a band in which both agree}, of documents with shingles."""
-        found = {}
-        live = [n for n in range(len(signatures)) if (signatures[n] != EMPTY).any()]
-        for band in range(bands):
-            own = {}
-            for n in live:
-                key = tuple(signatures[n, band * rows : (band + 1) * rows].tolist())
-                for i in own.setdefault(key, []):
-                    found.setdefault((i, n), band)
-                own[key].append(n)
-        return found
-
-    def why(self, signatures, i, j, bands, rows):
-        one, other = signatures[i], signatures[j]
-        if (one == EMPTY).all() or (other == EMPTY).all():
-            return "one has no shingle (2^32 - 1 in every place): it is like no other"
-        keys = [
-            {tuple(x[b * rows : (b + 1) * rows].tolist()): b for b in range(bands)}
-            for x in (one, other)
-        ]
-        if set(keys[0]) & set(keys[1]):
-            return "what agrees is one band of the first and *another* band of the second: each band has buckets of its own"
-        used = bands * rows
-        if (one[:used] == other[:used]).any():
-            return "they agree in single hashes, and in no whole band"
-        if (one[used:] == other[used:]).any():
-            return (
-                f"they agree only behind the first {used} hashes, which none of the {bands} bands has: more places may be "
-                "there than `bands` times `rows`"
-            )
-        return "they agree in no band"
 
     @check(points=1, title="two documents meet where a whole band agrees, and only there")
     def test_bands(self, submission):
@@ -634,11 +421,9 @@ class TestCandidatePairs(Exercise):
             s = self.draw(count, bands, rows, over)
             self.same(s, 1, 4, random.randrange(bands), rows)
             self.same(s, 4, 6, random.randrange(bands), rows)
-            if rows > 1:  # all but the last of each band
-                for band in range(bands):
-                    s[3, band * rows : (band + 1) * rows - 1] = s[
-                        2, band * rows : (band + 1) * rows - 1
-                    ]
+            for band in range(bands if rows > 1 else 0):  # all but the last of each band
+                own = slice(band * rows, (band + 1) * rows - 1)
+                s[3, own] = s[2, own]
             if bands > 1:  # band 0 of one is band 1 of the other
                 s[5, rows : 2 * rows] = s[0, :rows]
             if over:
@@ -659,8 +444,7 @@ class TestCandidatePairs(Exercise):
         part = self.draw(6, 2, 3)  # one band of 2^32 - 1 is a band like another
         part[2, :3] = part[5, :3] = EMPTY
         cases = [(s, 3, 4), (part, 2, 3), (self.draw(5, 2, 2), 2, 2), (self.draw(1, 2, 2), 2, 2)]
-        with as_above(self.test_bands, submission):
-            in_a_row(partial(self.compare, submission, once=True), cases)
+        self.compare(submission, cases, once=True)
 
     @check(
         points=6, title="no two documents are compared: buckets, and n - 1 pairs for a heap of n"
@@ -669,49 +453,30 @@ class TestCandidatePairs(Exercise):
         heap = self.draw(300, 2, 4)
         heap[20:220] = heap[20]
         calls = [(heap, 2, 4)]
-        for count in (500, 4000):
+        for count in (200, 800):
             s = self.draw(count, 8, 4)
             s[1::50] = s[::50]
             calls.append((s, 8, 4))
-        hint = {
-            (
-                "timeout",
-                "memory",
-            ): "as where every document is compared with every other: put each band of each document into a bucket (a dict), once"
-        }
-        with expect.because(hint):  # fmt: skip
-            got = submission.run(probes.cost_of, calls, timeout=6)
-        with as_above(self.test_bands, submission):
-            pairs, *_ = self.are_right([call["out"] for call in got], calls)
-        expect.that(
-            len(pairs) <= 199 * 2,
-            f"200 equal documents gave {len(pairs):,} pairs: 199 have the same union. Pair each with the *first* of "
-            "its bucket",
-        )
-        expect.that(
-            not is_quadratic(got[1], got[2]),
-            f"500 documents took {got[1]['seconds']:.2f} s, eight times as many {got[2]['seconds']:.2f} s, as where every "
-            "document is compared with every other. Put each band into a bucket (a dict), once",
-        )
-
-
-def firsts(pairs, count):
-    """The first of each one's cluster."""
-    parent = list(range(count))
-
-    def root(n):
-        while parent[n] != n:
-            parent[n] = parent[parent[n]]
-            n = parent[n]
-        return n
-
-    for i, j in pairs:
-        low, high = sorted((root(i), root(j)))
-        parent[high] = low
-    return [root(n) for n in range(count)]
+        words = "as where every document is compared with every other: put each band of each document into a bucket (a dict), once"
+        with expect.because({("timeout", "memory"): words}):
+            got = submission.run(probes.cost_of, calls, timeout=20)
+        self.are_right([call["out"] for call in got], calls)
+        _, small, large = (call["steps"] for call in got)
+        told = f"200 documents took {small:,} steps, four times as many {large:,}, {words}"
+        expect.that(large < QUADRATIC * small, told)
 
 
 # --- 4: clusters
+
+
+ROOTS = "return [root(node) for node in range(count)]"
+JOINED = "low, high = sorted((root(i), root(j)))"
+UNIONS = [
+    (("parent[high] = low", "parent[low] = high"), "the groups are right, but each is named by its *first* document, the lowest number"),
+    ((ROOTS, "return parent"), "that is a step on the way to the first, and not yet the first itself: go on to the root of each"),
+    *(((JOINED, own, ROOTS, out), "a ~ b and b ~ c make one cluster, though a and c never met. Join the *roots* of both, not the documents")
+      for own in ("low, high = sorted((i, j))", "low, high = sorted((i, j))\n        low = min(low, parent[high])") for out in (ROOTS, "return parent")),
+]  # fmt: skip
 
 
 class TestClusters(Exercise):
@@ -720,125 +485,64 @@ class TestClusters(Exercise):
     name = "clusters"
     reference = "minitrain.data.plain:clusters"
     hidden = HIDDEN
-    small = (
-        ([(0, 3), (3, 7), (2, 5)], 8),
-        ([(2, 3), (0, 1), (1, 2)], 5),
-        ([(1, 4), (4, 5), (0, 5)], 6),
-    )
 
-    def compare(self, submission, cases, timeout=None):
+    def compare(self, submission, cases):
+        chain = "a chain is longer than Python's stack: follow parents in a loop"
         hint = {
-            "recursion": "a chain is longer than Python's stack: follow parents in a loop",
-            "RecursionError": "a chain is longer than Python's stack: follow parents in a loop",
+            ("recursion", "RecursionError"): chain,
             ("timeout", "memory"): "a long chain takes too long: each pair joins two roots, and the way to a root is cut short as it is walked",
             ("networkx", "scipy"): "ready-made unions are not the exercise",
         }  # fmt: skip
         with expect.because(hint):
-            got = submission.run(probes.as_union, cases, timeout=timeout)
-        expect.that(
-            not got["ready"], f"{got['ready'][:1]} was imported: ready-made unions are not here"
-        )
-        self.are_right(got["calls"], [(list(pairs), count) for pairs, count in cases])
-        return got["calls"]
-
-    def are_right(self, calls, cases):
-        """Of several calls."""
-        gots, wants = [], [firsts(*case) for case in cases]
-        for call, case in zip(calls, cases):
-            got = call["out"]
-            got = got["values"] if isinstance(got, dict) and "values" in got else got
-            expect.that(
-                isinstance(got, (list, tuple)) and len(got) == case[1],
-                f"{self.told(*case)}: got {expect.show(got)}, expected {case[1]:,} numbers",
-            )
-            gots.append(list(got))
-        for call, case, got, want in zip(calls, cases, gots, wants):
-            if got == want:
-                continue
-            at = next(n for n in range(case[1]) if got[n] != want[n])
-            words = f"{self.told(*case)}: document {at} has first {got[at]!r}, expected {want[at]}"
-            cause = self.mistake(gots, wants, cases)
+            got = submission.run(probes.as_union, cases, timeout=20)
+        words = f"{got['ready'][:1]} was imported: ready-made unions are not here"
+        expect.that(not got["ready"], words)
+        outs = []
+        for call in got["calls"]:
+            out = call["out"]
+            outs.append(out["values"] if isinstance(out, dict) and "values" in out else out)
+        of_all = lambda f: [f(*case) for case in cases]  # noqa: E731
+        words = cause(outs, self.reference, UNIONS, of_all)
+        words = words or "two clusters that a later pair joins become one, as wholes"
+        for call, out, want, (pairs, count) in zip(got["calls"], outs, of_all(variant(self.reference)), cases):  # fmt: skip
+            told = f"pairs {pairs if len(pairs) < 9 else f'({len(pairs):,} of them)'} of {count:,} documents"
             if call["begun"] > 1:
-                words += f". The pairs were gone through {call['begun']} times, and come once, as from a file"
-            elif cause:
-                words += f": {cause}"
-            elif len(set(got)) > len(set(want)):
-                words += f": {len(set(got)):,} clusters, expected {len(set(want)):,}. Two clusters that a later pair joins become one, as wholes"
-            expect.that(False, words)
-
-    def told(self, pairs, count):
-        return f"pairs {pairs if len(pairs) < 9 else f'({len(pairs):,} of them)'} of {count:,} documents"
-
-    def mistake(self, gots, wants, cases):
-        """The cause of all calls."""
-        if all(map(self.same_groups, gots, wants)):
-            return (
-                "the groups are right, but each is named by its *first* document, the lowest number"
-            )
-        if [self.followed(got) for got in gots] == wants:
-            return "that is a step on the way to the first, and not yet the first itself: go on to the root of each"
-        for of_pairs in (self.last_met, self.lowest_met):
-            parents = [of_pairs(*case) for case in cases]
-            if gots in (parents, list(map(self.followed, parents))):
-                return "a ~ b and b ~ c make one cluster, though a and c never met. Join the *roots* of both, not the documents"
-        return ""
-
-    def same_groups(self, got, want):
-        try:
-            return len(set(zip(got, want))) == len(set(got)) == len(set(want))
-        except TypeError:
-            return False
-
-    def followed(self, parent):
-        """To where each one's parents lead; as it is where they lead nowhere."""
-        own, size = list(parent), len(parent)
-        is_tree = all(isinstance(p, int) and 0 <= p <= n for n, p in enumerate(own))
-        for n in range(size if is_tree else 0):
-            own[n] = own[own[n]]
-        return own
-
-    def last_met(self, pairs, count):
-        parent = list(range(count))
-        for i, j in pairs:
-            parent[max(i, j)] = min(i, j)
-        return parent
-
-    def lowest_met(self, pairs, count):
-        parent = list(range(count))
-        for i, j in pairs:
-            parent[max(i, j)] = min(parent[max(i, j)], i, j)
-        return parent
+                words = f"the pairs were gone through {call['begun']} times, and come once, as from a file"
+            expect.equal(out, want, what=f"firsts, {told}", hints=[(out, words)])
+        return [call["steps"] for call in got["calls"]]
 
     def drawn(self, count, edges):
         return [tuple(random.sample(range(count), 2)) for _ in range(edges)]
 
     @check(points=1, title="a ~ b and b ~ c make one cluster, named by its first document")
     def test_groups(self, submission):
+        small = [([(0, 3), (3, 7), (2, 5)], 8), ([(2, 3), (0, 1), (1, 2)], 5)]
         drawn = [(self.drawn(n, e), n) for n, e in ((12, 7), (30, 20), (30, 45), (9, 3))]
-        in_a_row(partial(self.compare, submission), [*self.small, *drawn])
+        self.compare(submission, [*small, ([(1, 4), (4, 5), (0, 5)], 6), *drawn])
 
     @check(points=1, title="pairs in any order, turned, repeated, of one document, or none")
     def test_order(self, submission):
         pairs = [(5, 2), (2, 5), (4, 4), (7, 5), (1, 0), (5, 2)]
         shuffled = random.sample(pairs, len(pairs))
-        cases = [(pairs, 8), (shuffled, 8), ([], 4), ([], 0), ([(0, 0)], 1)]
-        with as_above(partial(self.compare, submission, self.small)):
-            in_a_row(partial(self.compare, submission), cases)
+        self.compare(submission, [(pairs, 8), (shuffled, 8), ([], 4), ([], 0), ([(0, 0)], 1)])
 
     @check(points=5, title="each pair is read once, and long chains cost no more than short ones")
     def test_chains(self, submission):
         def backward(n):
             return [*((i, i + 1) for i in reversed(range(n - 1))), (0, n - 1)]
 
-        cases = [(backward(750), 750), (backward(6000), 6000)]
         forward = [(i, i + 1) for i in range(2500)]
         twos = [(i, i + half) for half in (1, 2, 4, 8, 16) for i in range(0, 64, 2 * half)]
-        cases += [(forward, 2501), (random.sample(twos, len(twos)), 64)]
-        with as_above(partial(self.compare, submission, self.small)):
-            got = self.compare(submission, cases, timeout=6)
+        cases = [
+            (backward(150), 150),
+            (backward(600), 600),
+            (backward(2500), 2500),
+            (forward, 2501),
+        ]
+        small, large, *_ = self.compare(submission, [*cases, (random.sample(twos, len(twos)), 64)])
         expect.that(
-            not is_quadratic(*got[:2]),
-            f"a chain of 750 took {got[0]['seconds']:.2f} s, one of 6,000 {got[1]['seconds']:.2f} s, so that a pair or a document "
+            large < QUADRATIC * small,
+            f"a chain of 150 took {small:,} steps, one of 600 {large:,}, so that a pair or a document "
             "costs more, the longer the chain. With a parent for each, the pair joins two roots, and whoever walks to a root "
             "has to cut the way to the root short: hang what is passed nearer to the root",
         )
@@ -859,20 +563,19 @@ ENDLESS = (
     "if it never ends: two suffixes keep one rank for ever unless what lies behind the end of the "
     "text is lower than every symbol, 0 too"
 )
-
-
-def sorted_suffixes(symbols):
-    return sorted(range(len(symbols)), key=lambda start: symbols[start:])
-
-
-def doubled(text, behind):
-    """The order with another rank behind the end."""
-    rank = list(text)
-    for step in [1 << k for k in range(len(text).bit_length() + 1)]:
-        dense = {value: place for place, value in enumerate(sorted(set(rank)))}
-        rank = [dense[value] for value in rank]
-        rank = list(zip(rank, [*rank[step:], *[behind] * step]))
-    return sorted(range(len(text)), key=lambda i: rank[i])
+ROUNDS = (
+    "each round sorts by twice as many symbols as the one before: 2, 4, 8, …, so that 12 are enough"
+)
+WHILE = "while n and rank.max() < n - 1:"
+BOUNDED = "while n and rank.max() < n - 1 and step < 4 * n:"
+SUFFIXES = [
+    (("return order", "return np.argsort(order)"), "those are the ranks of the suffixes, the inverse: expected is where the suffixes begin, in order"),
+    (("return order", "return order[::-1]"), "that is the order from the largest to the smallest"),
+    *(((WHILE, WHILE.replace(":", f" and step < {k}:")), f"that is the order of the first {k} symbols. Go on doubling until no two ranks are equal") for k in (1, 2, 4, 8, 16)),
+    ((WHILE, WHILE.replace(":", " and 4 * step <= 2 * n:")), "the last round is missing: n symbols need ⌈log2 n⌉ rounds, rounded up, unless no two ranks are equal before"),
+    ((WHILE, BOUNDED, "np.zeros(n, np.int64)", "np.full(n, n + 1, np.int64)", "(n + 1)", "(n + 2)"), "a suffix that ends sorts *before* a longer one that begins with it"),
+    ((WHILE, BOUNDED, "rank[step:] + 1", "rank[step:]"), "behind the end lies nothing, which sorts before every symbol, 0 too"),
+]  # fmt: skip
 
 
 class TestSuffixArray(Exercise):
@@ -881,80 +584,34 @@ class TestSuffixArray(Exercise):
     name = "suffix_array"
     reference = "minitrain.data.plain:suffix_array"
     hidden = HIDDEN
-    word = np.frombuffer(b"mississippi", np.uint8)
-    edges = (np.full(33, 3), np.tile([0, 1, 0, 2, 1], 7)[:33], np.array([1, 0, 1, 1, 0, 0]))
 
-    def are_right(self, results, texts, wants):
+    def are_right(self, results, texts):
         """Of several calls."""
-        tolds = [str(text) if len(text) < 13 else f"{len(text):,} symbols" for text in texts]
         gots = []
-        for result, text, told in zip(results, texts, tolds):
-            got = array_of(result, what=f"the suffix array of {told}")
-            expect.that(
-                result["dtype"].startswith("int") or not text,
-                f"places are integers, got {result['dtype']}",
-            )
-            expect.that(
-                sorted(got) == list(range(len(text))),
-                f"{told}: got {expect.show(got)}: each of the {len(text):,} suffixes comes once",
-            )
+        for result, text in zip(results, texts):
+            got = array_of(result, what=f"the suffix array of {len(text):,} symbols")
+            words = f"places are integers, got {result['dtype']}"
+            expect.that(result["dtype"].startswith("int") or not len(text), words)
             gots.append(got)
-        for got, want, text, told in zip(gots, wants, texts, tolds):
-            if got != want:
-                at = next(n for n in range(len(want)) if got[n] != want[n])
-                words = f"{told}: at place {at} stands suffix {got[at]}, expected {want[at]}"
-                both = zip(text[got[at] :], text[want[at] :])
-                alike = len(list(takewhile(lambda pair: pair[0] == pair[1], both)))
-                words += f" (they differ after {plural(alike, 'symbol')})" if alike > 1 else ""
-                expect.that(False, words + self.mistake(gots, texts, wants))
-
-    def mistake(self, gots, texts, wants):
-        """The cause of all calls."""
-        mistakes = [
-            (lambda text, want: np.argsort(want).tolist(), "those are the ranks of the suffixes, the inverse: expected is where the suffixes begin, in order"),
-            (lambda text, want: want[::-1], "that is the order from the largest to the smallest"),
-            *((partial(self.of_firsts, k), f"that is the order of the first {'symbol' if k == 1 else f'{k} symbols'}. Go on doubling until no two ranks are equal") for k in (1, 2, 4, 8, 16)),
-            (self.of_rounds_rounded_down, "the last round is missing: after k rounds 2^k symbols count, so that n symbols need ⌈log2 n⌉ "
-             "rounds, rounded up, unless no two ranks are equal before"),
-            (lambda text, want: doubled(text, len(text)), "a suffix that ends sorts *before* a longer one that begins with it"),
-            (lambda text, want: doubled(text, 0), "behind the end lies nothing, which sorts before every symbol, 0 too"),
-        ]  # fmt: skip
-        for wrong, words in mistakes:
-            if gots == list(map(wrong, texts, wants)):
-                return f": {words}"
-        failed = [text for got, text, want in zip(gots, texts, wants) if got != want]
-        if all(max(text) > len(text) for text in failed):
-            return (
-                f". The symbols go up to {max(failed[0]):,}, more than n = {len(failed[0])}: if a pair of ranks is one number, "
-                "as in rank · (n + 1) + next, ranks must be below n. Number the symbols without gaps first"
-            )
-        if all(len(set(text)) == len(text) for text in failed):
-            return (
-                ". Wrong are only texts whose symbols all differ: of a pair of ranks the second goes from 0, the end, to n. If the "
-                "pair is one number, as in rank · n + next, then (r, n) and (r + 1, 0) are the same: multiply by n + 1"
-            )
-        return ""
-
-    def of_rounds_rounded_down(self, text, want):
-        return self.of_firsts(2 ** (len(text).bit_length() - 1) if text else 1, text, want)
-
-    def of_firsts(self, k, text, want):
-        return sorted(range(len(text)), key=lambda i: text[i : i + k])
+        of_all = lambda f: [f(text).tolist() for text in texts]  # noqa: E731
+        wants = of_all(variant(self.reference))
+        failed = [text for got, want, text in zip(gots, wants, texts) if got != want]
+        words = cause(gots, self.reference, SUFFIXES, of_all) or expect.first(
+            [
+                (all(max(text) > len(text) for text in failed), "the symbols go up to more than n: if a pair of ranks is one number, as in rank · (n + 1) + next, ranks must be below n. Number the symbols without gaps first"),
+                (all(len(set(text.tolist())) == len(text) for text in failed), "wrong are only texts whose symbols all differ: of a pair of ranks the second goes from 0, the end, to n, so multiply the first by n + 1"),
+            ]
+        )  # fmt: skip
+        for got, want, text in zip(gots, wants, texts):
+            told = f"suffixes of {text.tolist() if len(text) < 13 else f'{len(text):,} symbols'}"
+            expect.equal(got, want, what=told, hints=[(got, words)] if words else [])
 
     def compare(self, submission, texts):
         calls = [(text,) for text in texts]
-        hint = {
-            "timeout": ENDLESS,
-            (
-                "zero-size",
-                "out of bounds",
-                "empty",
-            ): "a text of no symbol has the empty suffix array",
-        }
-        with expect.because(hint):
-            got = submission.run(probes.in_a_row, calls, timeout=3)
-        plain = [text.tolist() for text in texts]
-        self.are_right([call["out"] for call in got], plain, list(map(sorted_suffixes, plain)))
+        empty = "a text of no symbol has the empty suffix array"
+        with expect.because({"timeout": ENDLESS, ("zero-size", "out of bounds", "empty"): empty}):
+            got = submission.run(probes.in_a_row, calls, timeout=5)
+        self.are_right([call["out"] for call in got], texts)
         left_alone(got, calls, ["symbols"])
 
     @check(points=1, title="equals the sorted suffixes, of few symbols and of many")
@@ -962,95 +619,54 @@ class TestSuffixArray(Exercise):
         sizes = [(6, 3), (40, 2), (200, 4), (90, 50_000), (300, 2)]
         texts = [np.random.randint(0, k, n) for n, k in sizes]
         short = [np.array(text) for n in (2, 3, 4) for text in permutations_of(range(n))]
-        in_a_row(partial(self.compare, submission), [self.word, *texts, *short])
+        word = np.frombuffer(b"mississippi", np.uint8)
+        self.compare(submission, [word, *texts, *short])
 
     @check(points=1, title="nothing, one symbol, all equal, a period, symbol 0 at the end")
     def test_edges(self, submission):
         period = np.tile(np.random.randint(0, 3, 5), 9)[: random.randint(31, 44)]
         zeros = np.concatenate((np.random.randint(0, 2, 12), np.zeros(random.randint(2, 6), int)))
         texts = [np.zeros(0, np.int64), np.array([7]), np.full(33, 4), period, zeros]
-        with as_above(partial(self.compare, submission, [self.word])):
-            in_a_row(partial(self.compare, submission), texts)
+        self.compare(submission, texts)
 
     @check(points=6, title="long repeats cost a few rounds more, and no suffix is written out")
     def test_long(self, submission):
-        small, large = 1000, 8000
-        periodic = np.tile(np.random.randint(0, 9, 500), 8)
-        texts = [np.full(small, 3), np.full(large, 3), periodic]
-        plain = [text.tolist() for text in texts]
-        wants = [list(range(small))[::-1], list(range(large))[::-1], sorted_suffixes(plain[2])]
-        words = "each round sorts by twice as many symbols as the one before: 2, 4, 8, …, so that {} rounds are enough here"
-        hint = {
-            ("timeout", "memory"): "as where suffixes are compared as a whole: " + words.format(13),
-        }
-        with expect.because({"timeout": ABOVE + ENDLESS}):
-            submission.run(probes.cost_of, [(np.full(33, 3),)], timeout=3)
-        with expect.because(hint):
-            got = submission.run(probes.cost_of, [(text,) for text in texts], timeout=6)
-            peaks = submission.run(probes.peak_of, [(texts[1],)], timeout=6)
-        above = partial(self.compare, submission)
-        with as_above(partial(above, [self.word])), as_above(partial(above, self.edges)):
-            self.are_right([call["out"] for call in got], plain, wants)
+        texts = [np.full(1000, 3), np.full(4000, 3), np.tile(np.random.randint(0, 9, 500), 8)]
+        words = f"as where suffixes are compared as a whole: {ROUNDS}"
+        with expect.because({"timeout": ENDLESS}):
+            submission.run(probes.cost_of, [(np.full(33, 3),)], timeout=5)
+        with expect.because({("timeout", "memory"): words}):
+            got = submission.run(probes.cost_of, [(text,) for text in texts], timeout=20)
+            (held,) = submission.run(probes.peak_of, [(texts[1],)], timeout=20)
+        self.are_right([call["out"] for call in got], texts)
         expect.that(
-            held_at_once(peaks[0]) < 600 * large + 2**20,
-            f"{peaks[0]['peak'] / 1e6:.0f} MB were held at once for {large:,} symbols: suffixes were written out, n of up to "
-            f"n symbols. Hold a rank for each, {words.format(13)}",
+            held_at_once(held) < 600 * 4000 + 2**20,
+            f"{held['peak'] / 1e6:.0f} MB were held at once for 4,000 symbols: suffixes were written out, n of up to "
+            f"n symbols. Hold a rank for each, {ROUNDS}",
         )
-        expect.that(
-            not is_quadratic(*got[:2], factor=16),  # a call that is short has costs of its own
-            f"{small:,} equal symbols took {got[0]['seconds']:.2f} s, {large:,} {got[1]['seconds']:.2f} s: {words.format(13)}",
-        )
+        small, large, _ = (call["steps"] for call in got)
+        told = f"1,000 equal symbols took {small:,} steps, 4,000 {large:,}: {ROUNDS}"
+        expect.that(large < QUADRATIC * small, told)
 
 
 # --- 6: the mixture
 
 
-def tempered(sizes, temperature):
-    logs = [math.log(size / max(sizes)) / temperature for size in sizes]
-    values = [math.exp(x) for x in logs]
-    return [value / sum(values) for value in values]
-
-
-def inverse(sizes, temperature):
-    return tempered(sizes, 1 / min(temperature, 1e9))
-
-
-def softmaxed(sizes, temperature):
-    shares = [math.exp(size / sum(sizes) / temperature) for size in sizes]
-    return [share / sum(shares) for share in shares]
-
-
-def proportional(sizes, temperature):
-    return [size / sum(sizes) for size in sizes]
-
-
-def filled(
-    sizes, temperature, budget, most, shared=tempered, whole=False, forgets=False, later=None
-):
-    """Tempered weights, capped; what is over goes to the others, as often as it must.
-
-    Likely mistakes: `whole`, a part of a pass is none; `forgets`, what is left is less the last
-    round's caps alone; `later`, how it is shared once a source is capped.
-    """
-    caps = [most * size / budget for size in sizes]
-    fixed: set[int] = set()
-    last: set[int] = set()
-    while True:
-        left = 1 - sum(caps[i] for i in (last if forgets else fixed))
-        free = [i for i in range(len(sizes)) if i not in fixed]
-        share = later if later and fixed else shared
-        shares = dict(zip(free, share([sizes[i] for i in free], temperature) if free else []))
-        weights = [caps[i] if i in fixed else left * shares[i] for i in range(len(sizes))]
-        last = {i for i in free if weights[i] > caps[i] * (1 + 1e-12)}
-        if whole:
-            last = {i for i in last if weights[i] * budget // sizes[i] > most}
-        if not last:
-            return weights
-        fixed |= last
-
-
-def numbers(values):
-    return torch.tensor(values, dtype=torch.float64)
+SHARED = "** (1 / temperature)"
+LEFT = "for i in over:"
+CLIPPED = "[min(w, most_passes * s / budget) for w, s in zip(weights, sizes)]"
+MIXTURES = [
+    (("if not over:", "if True:"), "a source is read more than most_passes times: its weight is at most most_passes · size / budget"),
+    (("if not over:", f"weights = {CLIPPED}\n        if True:"), "those do not sum to 1: what a capped source gives up goes to the others"),
+    (("if not over:", f"clipped = {CLIPPED}\n        weights = [w / sum(clipped) for w in clipped]\n        if True:"), "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
+    (("* budget > most_passes * sizes[i]", "* budget // sizes[i] > most_passes"), "a source may be read not even a part of a pass more than most_passes times: its weight is at most most_passes · size / budget"),
+    ((LEFT, f"left = 1.0\n        {LEFT}"), "what is left for the others is 1 less the weights of *all* that are capped, those of earlier rounds too"),
+    ((SHARED, "** (1 / temperature if len(free) == len(sizes) else 1)"), "once a source is capped the others are shared by size there: they keep their size^(1/T)"),
+    (("free -= over", "free -= over\n        for i in free:\n            weights[i] = left * tempered[i] / sum(tempered[i] for i in free)\n        break"), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
+    ((SHARED, "** min(temperature, 1e9)"), "that is size^T: the exponent is 1 / T, so that a high temperature makes sources alike"),
+    ((SHARED, "** 1"), "that is proportional to the sizes: the temperature is not used"),
+]  # fmt: skip
+POWERS = "powers of large sizes overflow, and of numbers below 1 are rounded to 0: divide the sizes by the largest first, of those that are free, each time that you share out"
 
 
 class TestMixtureWeights(Exercise):
@@ -1061,78 +677,25 @@ class TestMixtureWeights(Exercise):
     hidden = HIDDEN
 
     def compare(self, submission, cases):
-        got = submission.run(probes.in_a_row, cases)
-        cases = [case if len(case) == 4 else (*case, 4.0) for case in cases]
-        tolds = [
-            f"sizes {', '.join(f'{s:.3g}' for s in sizes)}, temperature {temperature:g}, {budget:.3g} tokens, "
-            f"at most {most:g} passes"
-            for sizes, temperature, budget, most in cases
-        ]
-        gots = [self.weights(call["out"], *given) for call, *given in zip(got, cases, tolds)]
-        wants = [numbers(filled(*case)) for case in cases]
-        names = [f"weights ({told})" for told in tolds]
-        mistakes = self.mistakes(cases)
-        if all(
-            abs(sum(own) - 1) > 1e-9
-            for own, want in zip(gots, wants)
-            if difference(own, want, 1e-9)
-        ):
-            mistakes.append((gots, "those do not sum to 1"))
-        all_equal(gots, wants, names, mistakes, tol=1e-9)
+        with expect.because({("OverflowError", "ZeroDivisionError"): POWERS}):
+            got = submission.run(probes.in_a_row, cases)
+        outs = []
+        for call in got:
+            out = call["out"]
+            out = out["values"] if isinstance(out, dict) and "values" in out else out
+            out = out.tolist() if isinstance(out, torch.Tensor) else out
+            good = isinstance(out, (list, tuple)) and all(isinstance(w, (int, float)) for w in out)
+            expect.that(good, f"got {expect.show(out)}, expected a list of weights")
+            words = f"weights {expect.show(out)}: some are no finite numbers: {POWERS}"
+            expect.that(all(map(math.isfinite, out)), words)
+            outs.append(torch.tensor(out, dtype=torch.float64))
+        of_all = lambda f: [torch.tensor(f(*case), dtype=torch.float64) for case in cases]  # noqa: E731
+        words = cause(outs, self.reference, MIXTURES, of_all, 1e-9)
+        for out, want, case in zip(outs, of_all(variant(self.reference)), cases):
+            sizes, temperature, budget, *most = case
+            told = f"weights of sizes {sizes}, temperature {temperature:g}, {budget:.3g} tokens, at most {(*most, 4.0)[0]:g} passes"
+            expect.equal(out, want, tol=1e-9, what=told, hints=[(out, words)] if words else [])
         left_alone(got, cases, ["sizes"])
-
-    def weights(self, got, case, told):
-        if isinstance(got, dict) and "values" in got:
-            got = got["values"]
-        if isinstance(got, torch.Tensor):
-            got = got.tolist()
-        is_list = isinstance(got, (list, tuple)) and all(isinstance(w, (int, float)) for w in got)
-        expect.that(is_list, f"got {expect.show(got)}, expected {len(case[0])} weights ({told})")
-        expect.that(
-            all(map(math.isfinite, got)),
-            f"weights {got} ({told}): some are no finite numbers. Powers of large sizes overflow, and powers of numbers below 1 are "
-            "rounded to 0: divide by the largest that is still free, each time that you share out, whose power is 1",
-        )
-        return numbers(got)
-
-    def mistakes(self, cases):
-        """(what each call would give, words)."""
-        bases = [tempered(sizes, temperature) for sizes, temperature, *_ in cases]
-        caps = [[most * size / budget for size in sizes] for sizes, _, budget, most in cases]
-        clipped = [list(map(min, base, cap)) for base, cap in zip(bases, caps)]
-        wrong = [
-            (bases, "a source is read more than most_passes times: its weight is at most most_passes · size / budget"),
-            (clipped, "those do not sum to 1: what a capped source gives up goes to the others"),
-            ([[w / sum(own) for w in own] for own in clipped], "clipped, and then all divided by their sum: that lifts the capped ones above their cap again. Share among the others only"),
-            ([filled(*case, whole=True) for case in cases], "a source may be read not even a part of a pass more than most_passes times: its weight is at most most_passes · size / budget"),
-            ([filled(*case, forgets=True) for case in cases], "what is left for the others is 1 less the weights of *all* that are capped, those of earlier rounds too"),
-            ([filled(*case, later=proportional) for case in cases], "once a source is capped the others are shared by size there: they keep their size^(1/T)"),
-            (list(map(self.one_round, bases, caps)), "what the capped sources gave up has lifted another one above *its* cap: look again until none is"),
-            (list(map(self.spread_evenly, bases, caps)), "what is over is shared in proportion to the others' tempered weights, not evenly"),
-        ]  # fmt: skip
-        for shared, words in (
-            (inverse, "that is size^T: the exponent is 1 / T, so that a high temperature makes sources alike"),
-            (softmaxed, "that is a softmax of the sizes: p ~ size^(1/T)"),
-            (proportional, "that is proportional to the sizes: the temperature is not used"),
-        ):  # fmt: skip
-            wrong.append(([filled(*case, shared) for case in cases], words))
-            wrong.append(([shared(*case[:2]) for case in cases], words))
-        return [(list(map(numbers, weights)), words) for weights, words in wrong]
-
-    def one_round(self, base, caps):
-        over = [i for i in range(len(base)) if base[i] > caps[i]]
-        left = 1 - sum(caps[i] for i in over)
-        total = sum(w for i, w in enumerate(base) if i not in over)
-        if not total:
-            return []
-        return [caps[i] if i in over else left * w / total for i, w in enumerate(base)]
-
-    def spread_evenly(self, base, caps):
-        over = [i for i in range(len(base)) if base[i] > caps[i]]
-        if not over or len(over) == len(base):
-            return []
-        spare = sum(base[i] - caps[i] for i in over) / (len(base) - len(over))
-        return [caps[i] if i in over else w + spare for i, w in enumerate(base)]
 
     @check(
         points=2, title="size to the power 1/T, from far below 1 to infinity, of sizes of any order"
@@ -1144,14 +707,8 @@ class TestMixtureWeights(Exercise):
         tiny = [random.randint(2_700_000, 3_300_000), 5 * 10**6, 10**13]
         alike = [random.randint(10**12, 10**14)] * 3  # of shares of their sum the powers are 0
         cases = [(sizes, t, 10**6) for t in (1.0, 2.0, 5.0, math.inf, 0.5)]
-        with expect.because(
-            {
-                "OverflowError": "size^(1/T) is too large for a float: divide the sizes by the largest first",
-                "ZeroDivisionError": "at so low a T the powers of numbers below 1 may all be rounded to 0, and so their sum: divide by the "
-                "largest that is still free, each time that you share out, whose power is 1",
-            }
-        ):
-            in_a_row(partial(self.compare, submission), [*cases, (huge, 0.04, 10**6), ([7], 2.0, 3), (tiny, 0.015, 40_000_015_000_000), (alike, 0.001, 10**6)])  # fmt: skip
+        cases += [(huge, 0.04, 10**6), ([7], 2.0, 3), (tiny, 0.015, 40_000_015_000_000)]
+        self.compare(submission, [*cases, (alike, 0.001, 10**6)])
 
     @check(
         points=3, title="no source is read more than `most_passes` times; the others take its share"
@@ -1167,53 +724,55 @@ class TestMixtureWeights(Exercise):
             ([10_000, 50_000, 55 * x], 1.0, 100 * x, 1.0),
             ([10**9, 2 * 10**9, 4 * 10**9, 3 * 10**12], 3.0, 2 * 10**12, 2.0),
         ]
-        free = [([3 * 10**9, 4 * 10**10, 5 * 10**11], 2.0, 10**6)]  # no cap
-        with as_above(partial(self.compare, submission, free)):
-            in_a_row(partial(self.compare, submission), cases)
+        self.compare(submission, cases)
 
     @check(
         points=1, title="a budget of exactly so many passes is met, a larger one is a ValueError"
     )
     def test_budget(self, submission):
         sizes = [random.randint(2, 9) for _ in range(3)]
-        calls = [(sizes, 2.0, 4 * sum(sizes) + 1), (sizes, 1.0, 2 * sum(sizes) + 1, 2.0)]
-        for call, got in zip(calls, submission.run(probes.refused, calls)):
-            expect.that(
-                got["error"] == "ValueError",
-                f"{call[2]:g} tokens of sources of {sizes}: {got['error'] or expect.show(got['out'])}, and no weights can "
-                f"keep to {call[3] if len(call) > 3 else 4:g} passes: raise a ValueError that says so",
-            )
+        over = [(sizes, 2.0, 4 * sum(sizes) + 1), (sizes, 1.0, 2 * sum(sizes) + 1, 2.0)]
         exact = [(sizes, 3.0, 4 * sum(sizes)), (sizes, 1.0, sum(sizes), 1.0)]
-        for call, got in zip(exact, submission.run(probes.refused, exact)):
+        for call, got in zip([*over, *exact], submission.run(probes.refused, [*over, *exact])):
+            refused = got["error"] == "ValueError"
             expect.that(
-                got["error"] != "ValueError",
-                f"{call[2]:g} tokens of sources of {sizes}: ValueError: {got.get('words')}. That is exactly "
-                f"{call[2] / sum(sizes):g} times all of them, which weights can keep to: only a larger budget is refused",
+                refused == (call in over),
+                f"{call[2]:g} tokens of sources of {sizes}, at most {(*call, 4)[3]:g} passes: {got['error'] or expect.show(got['out'])}. "
+                "What no weights can keep to: raise a ValueError that says so; only a larger budget is refused, not "
+                "one of exactly so many passes",
             )
-        with as_above(self.test_cap, submission):
-            self.compare(submission, exact)
+        self.compare(submission, exact)
 
 
 # --- 7: packing
 
 
-def laid_out(rows, length, end, known=False):
-    """known: documents are known by their tokens, a likely mistake."""
-    shape = (len(rows), length)
-    tokens, targets = torch.full(shape, end), torch.full(shape, -100)
-    positions, owners = torch.zeros(shape, dtype=torch.int64), torch.full(shape, -1)
-    for n, row in enumerate(rows):
-        at = 0
-        for owner, document in enumerate(row):
-            owner = row.index(document) if known else owner
-            for place, (token, target) in enumerate(zip([end, *document], [*document, end])):
-                tokens[n, at], targets[n, at] = token, target
-                positions[n, at], owners[n, at] = place, owner
-                at += 1
-        positions[n, at:] = torch.arange(length - at)
-    causal = torch.ones(length, length).tril().bool()
-    mask = (owners[:, :, None] == owners[:, None, :]) & causal
-    return tokens, targets, positions, mask, owners
+OUT = "return tokens, targets, positions, mask"
+TAIL = "torch.full((len(rows), 1), -100)"
+TRIL = "torch.ones(size, size).tril().bool()"
+ASKED = "torch.tensor([*document, end])"
+ITSELF = "those are the tokens themselves: the target of a place is the *next* token"
+LAYOUTS = [
+    (("tokens[n, own] = torch.tensor([end, *document])", f"tokens[n, own] = {ASKED}"), "each document is read with the end *before* it: [end] t1 t2 …, and asked for t1 t2 … [end]"),
+    (("torch.full((len(rows), length), end)", "torch.zeros(len(rows), length, dtype=torch.int64)"), "padding holds the end token"),
+    (("torch.full_like(tokens, -100)", "torch.full_like(tokens, end)"), "nothing is asked of padding: -100, which cross-entropy skips"),
+    ((ASKED, "torch.tensor([*document, -100])"), "the end of each document is asked for too: it is a token, and in the floor"),
+    ((ASKED, "torch.tensor([end, *document])"), ITSELF),
+    ((OUT, f"targets = tokens\n    {OUT}"), ITSELF),
+    ((OUT, f"targets = torch.where(targets == -100, -100, torch.cat((tokens[:, 1:], {TAIL}), 1))\n    {OUT}"), "that is the row moved by one place: the last place of a full row loses its target"),
+    ((OUT, f"targets = torch.cat((tokens[:, 1:], {TAIL}), 1)\n    {OUT}"), "that is the row moved by one place: so the last place of a row has no target, and padding has one"),
+    (("torch.arange(size)", "torch.arange(at, at + size)"), "those go on through the row: each document begins at 0"),
+    (("torch.arange(size)", "torch.arange(1, size + 1)"), "positions begin at 0, at the end token before a document"),
+    ((OUT, f"mask = torch.ones(length, length).tril().bool().expand_as(mask)\n    {OUT}"), "that is causal alone: a document looks at those before it in the row"),
+    (("tokens = torch.full(", "places = {}\n    tokens = torch.full(", "at += size", "places.setdefault((n, str(document)), []).append(own)\n            at += size",
+      OUT, "for (n, _), alike in places.items():\n        for one in alike:\n            for other in alike:\n                mask[n, one, other] = True\n"
+      f"    mask &= torch.ones(length, length).tril().bool()\n    {OUT}"), "two documents of a row that are equal look at each other: a document is known by its place, not by its tokens"),
+    ((TRIL, "torch.ones(size, size).bool()"), "a place looks at what comes after it, which is what it is asked for: causal too"),
+    ((TRIL, "torch.ones(size, size).triu().bool()"), "that is mirrored: mask[n, t, s] says whether place t looks at place s, s ≤ t"),
+    ((OUT, f"mask = ~mask\n    {OUT}"), "that is turned round: True where a place *may* look"),
+    ((TRIL, "torch.ones(size, size).tril(-1).bool()"), "a place looks at itself too"),
+]  # fmt: skip
+PARTS = ("tokens", "targets", "positions", "mask")
 
 
 class TestLayOut(Exercise):
@@ -1233,17 +792,6 @@ class TestLayOut(Exercise):
             rows.append([[begin, *own[1:]][: len(own)] for begin, own in zip(begins, rest)])
         return rows, length, end
 
-    def parts(self, submission, cases):
-        got = submission.run(probes.in_a_row, cases)
-        for case, call in zip(cases, got):
-            told = f"{len(case[0])} rows of {case[1]}"
-            expect.that(
-                isinstance(call["out"], (tuple, list)) and len(call["out"]) == 4,
-                f"{told}: got {expect.show(call['out'])}: return tokens, targets, positions, mask",
-            )
-        left_alone(got, cases, ["rows"])
-        return [call["out"] for call in got]
-
     def usual(self):
         return [
             self.draw(10, [[3, 4], [2, 1, 0], [9]]),
@@ -1251,112 +799,62 @@ class TestLayOut(Exercise):
             self.draw(12, [[2, 3]]),
         ]
 
-    def told(self, case):
-        rows, length, end = case
-        return f"documents of {[[len(d) for d in row] for row in rows]} tokens, rows of {length}, end {end}"
+    def compare(self, submission, cases, *names):
+        """The parts of these names; padding's positions are nobody's business, nor its mask."""
+        got = submission.run(probes.in_a_row, cases)
+        wants = [variant(self.reference)(*case) for case in cases]
+        lives = [targets != -100 for _, targets, *_ in wants]
+        for call in got:
+            expect.that(
+                isinstance(call["out"], (tuple, list)) and len(call["out"]) == 4,
+                f"got {expect.show(call['out'])}: return tokens, targets, positions, mask",
+            )
+        for name in names:
+            place = PARTS.index(name)
+
+            def own(parts, place=place):
+                found = []
+                for live, part in zip(lives, parts):
+                    found.append(part[place])
+                    if place > 1 and isinstance(found[-1], torch.Tensor) and len(found[-1]) == len(live):  # fmt: skip
+                        found[-1] = found[-1] * (live[:, :, None] if place == 3 else live)
+                return found
+
+            outs = own([call["out"] for call in got])
+            of_all = lambda f, own=own: own([f(*case) for case in cases])  # noqa: E731
+            words = cause(outs, self.reference, LAYOUTS, of_all)
+            for out, want, (rows, length, end) in zip(outs, own(wants), cases):
+                told = f"documents of {[[len(d) for d in row] for row in rows]} tokens, rows of {length}, end {end}"
+                hints = [(out, words)] if words else []
+                expect.equal(out, want, what=f"{name} ({told})", hints=hints)
+        if "mask" in names:
+            for call, live in zip(got, lives):
+                self.is_padding(call["out"][3], live)
+        left_alone(got, cases, ["rows"])
+
+    def is_padding(self, mask, live):
+        blind = ~mask.any(dim=2)
+        expect.that(
+            not blind.any(),
+            f"places {blind.nonzero()[:3].tolist()} look at nothing, so that their softmax is nan, which reaches all "
+            "gradients. Let padding look at itself",
+        )
+        crossed = (mask & ~live[:, :, None] & live[:, None, :]).any()
+        expect.that(not crossed, "padding looks into a document: keep it to itself")
 
     @check(points=2, title="tokens and targets: each token asked for once, the end too")
     def test_targets(self, submission):
-        in_a_row(partial(self.judge, submission, self.are_asked), self.usual())
-
-    def judge(self, submission, are_right, cases):
-        are_right(self.parts(submission, cases), cases)
-
-    def are_asked(self, parts, cases):
-        """The tokens and targets of several calls."""
-        tokens, targets, *_ = zip(*parts)
-        rights = [laid_out(*case) for case in cases]
-        wrong = lambda give: [give(x, y, p >= 0, c[2]) for (x, y, *_, p), c in zip(rights, cases)]  # noqa: E731
-        moved = lambda x: torch.cat((x[:, 1:], torch.full((len(x), 1), -100)), 1)  # noqa: E731
-        all_equal(tokens, [right[0] for right in rights], self.names("tokens", cases), [
-            (wrong(lambda x, y, live, end: torch.where(live, y, end)), "each document is read with the end *before* it: [end] t1 t2 …, and asked for t1 t2 … [end]"),
-            (wrong(lambda x, y, live, end: torch.where(live, x, 0)), "padding holds the end token"),
-            (wrong(lambda x, y, live, end: x.int()), "int64 is what an embedding wants"),
-        ])  # fmt: skip
-        itself = "those are the tokens themselves: the target of a place is the *next* token"
-        all_equal(targets, [right[1] for right in rights], self.names("targets", cases), [
-            (wrong(lambda x, y, live, end: torch.where(live, y, end)), "nothing is asked of padding: -100, which cross-entropy skips"),
-            (wrong(lambda x, y, live, end: y.where(y != end, -100)), "the end of each document is asked for too: it is a token, and in the floor"),
-            (wrong(lambda x, y, live, end: x.where(live, -100)), itself),
-            (wrong(lambda x, y, live, end: x), itself),
-            (wrong(lambda x, y, live, end: moved(x)), "that is the row moved by one place: so the last place of a row has no target, and padding has one"),
-            (wrong(lambda x, y, live, end: moved(x).where(live, -100)), "that is the row moved by one place: the last place of a full row loses its target"),
-        ])  # fmt: skip
-
-    def names(self, what, cases):
-        return [f"{what} ({self.told(case)})" for case in cases]
+        self.compare(submission, self.usual(), "tokens", "targets")
 
     @check(points=1, title="positions begin at 0 with each document")
     def test_positions(self, submission):
-        cases = self.usual()
-        with told_above():
-            self.parts(submission, cases)
-        in_a_row(partial(self.judge, submission, self.are_places), cases)
-
-    def are_places(self, parts, cases):
-        """The positions of several calls; padding's are nobody's business."""
-        positions = [part[2] for part in parts]
-        rights = [laid_out(*case) for case in cases]
-        names, lives = self.names("positions", cases), [owners >= 0 for *_, owners in rights]
-        for got, (*_, owners), name in zip(positions, rights, names):
-            expect.that(
-                isinstance(got, torch.Tensor) and got.shape == owners.shape,
-                f"{name}: got {expect.show(got)}, expected a tensor of shape {tuple(owners.shape)}",
-            )
-        wants = [right[2] for right in rights]
-        own = lambda all_of: [x.where(live, 0) for x, live in zip(all_of, lives)]  # noqa: E731
-        rows = [torch.arange(want.shape[1]).expand(want.shape) for want in wants]
-        all_equal(own(positions), own(wants), names, [
-            (own(rows), "those go on through the row: each document begins at 0"),
-            (own(want + 1 for want in wants), "positions begin at 0, at the end token before a document"),
-        ])  # fmt: skip
+        self.compare(submission, self.usual(), "positions")
 
     @check(
         points=3, title="the mask: a place looks at its own document, up to itself, and no further"
     )
     def test_mask(self, submission):
-        cases = self.usual()
-        with told_above():
-            self.parts(submission, cases)
-        in_a_row(partial(self.judge, submission, self.are_masks), cases)
-
-    def are_masks(self, parts, cases):
-        """The masks of several calls."""
-        masks = [part[3] for part in parts]
-        rights = [laid_out(*case)[3:] for case in cases]
-        names = self.names("the mask", cases)
-        for mask, (want, _), name in zip(masks, rights, names):
-            expect.that(
-                isinstance(mask, torch.Tensor) and mask.shape == want.shape,
-                f"{name}: got {expect.show(mask)}, expected a tensor of shape {tuple(want.shape)}: (N, T, T), who looks at whom",
-            )
-            expect.that(
-                mask.dtype == torch.bool,
-                f"{name} is of {mask.dtype}, expected bool: True where a place may look",
-            )
-        lives = [owners >= 0 for _, owners in rights]
-        wants = [want for want, _ in rights]
-        causal = [torch.ones(want.shape[1:]).tril().bool().expand_as(want) for want in wants]
-        same = [owners[:, :, None] == owners[:, None, :] for _, owners in rights]
-        alike = [laid_out(*case, known=True)[3] for case in cases]
-        own = lambda all_of: [x & live[:, :, None] for x, live in zip(all_of, lives)]  # noqa: E731
-        all_equal(own(masks), own(wants), names, [
-            (own(causal), "that is causal alone: a document looks at those before it in the row"),
-            (own(alike), "two documents of a row that are equal look at each other: a document is known by its place, not by its tokens"),
-            (own(same), "a place looks at what comes after it, which is what it is asked for: causal too"),
-            (own(~want for want in wants), "that is turned round: True where a place *may* look"),
-            (own(want.mT for want in wants), "that is mirrored: mask[n, t, s] says whether place t looks at place s, s ≤ t"),
-            (own(want & ~torch.eye(want.shape[1], dtype=torch.bool) for want in wants), "a place looks at itself too"),
-        ])  # fmt: skip
-        for mask, live, name in zip(masks, lives, names):
-            blind = ~mask.any(dim=2)
-            expect.that(
-                not blind.any(),
-                f"{name}: place {blind.nonzero()[0].tolist() if blind.any() else ''} looks at nothing, so that its softmax is "
-                "nan, which reaches all gradients. Let padding look at itself",
-            )
-            crossed = (mask & ~live[:, :, None] & live[:, None, :]).any()
-            expect.that(not crossed, f"{name}: padding looks into a document: keep it to itself")
+        self.compare(submission, self.usual(), "mask")
 
     @check(
         points=2, title="empty documents, rows without any, full rows, and documents of one token"
@@ -1371,14 +869,7 @@ class TestLayOut(Exercise):
         # the same document twice in a row: two documents
         rows, *rest = self.draw(11, [[3]])
         cases.append(([[rows[0][0], rows[0][0], []]], *rest))
-        with as_above(partial(self.parts, submission, self.usual())):
-            parts = self.parts(submission, cases)
-        with as_above(self.test_targets, submission):
-            self.are_asked(parts, cases)
-        with as_above(self.test_positions, submission):
-            self.are_places(parts, cases)
-        with as_above(self.test_mask, submission):
-            self.are_masks(parts, cases)
+        self.compare(submission, cases, *PARTS)
 
 
 # --- 8: the stream
@@ -1424,20 +915,6 @@ class TestStream(Exercise):
             f"{told}: {len(missing)} of {count} rows never came{f' (row {missing[0]})' if missing else ''}, "
             f"{len(double)} came more than once{f' (row {double[0]})' if double else ''}{words}",
         )
-
-    def whole(self, submission, ranks, seed):
-        """The ranks together read each row once, in the order of (seed, epoch)."""
-        calls = [((30, 4, seed), count, 1) for count in (1, 1, ranks)]
-        first, again, split = [epoch for (epoch,) in submission.run(probes.epochs, calls)]
-        expect.that(first == again, AGAIN)
-        self.once(self.rows_of(first), 30, 4, "30 rows in batches of 4, epoch 0")
-        told = f"30 rows, {ranks} ranks, batches of 4, epoch 0"
-        rows = self.rows_of(split)
-        expect.that(
-            len(rows) != 30 * ranks or ranks == 1,
-            f"{told}: every rank has read all rows: each has its own part of a step",
-        )
-        self.once(rows, 30, 4 * ranks, told)
 
     @check(
         points=1, title="an epoch has every row once, shuffled, and each epoch and seed its own way"
@@ -1499,8 +976,7 @@ class TestStream(Exercise):
         calls += [((n, 12 // ranks, seed), ranks, 2) for ranks in (2, 3, 4)]
         calls += [((3, 1, seed), 4, 1), ((9, 2, seed), 4, 1)]
         got = submission.run(probes.epochs, calls)
-        with as_above(partial(self.whole, submission, 1, seed)):
-            self.are_split(calls, got)
+        self.are_split(calls, got)
 
     def are_split(self, calls, got):
         """calls: the first is one rank's; of those with as many rows each step is to be the same."""
@@ -1552,8 +1028,7 @@ class TestStream(Exercise):
             (n, 4, 1, seed, 0, 4, 2, 1),
             (25, 4, 2, seed, 4, 4, 2, 2),  # the ranks' shares of the last step differ
         ]
-        with as_above(partial(self.whole, submission, 2, seed)):
-            self.go_on(submission, cases)
+        self.go_on(submission, cases)
 
     def go_on(self, submission, cases):
         """cases: (rows, batch, ranks, seed, stop), then batch, ranks and epochs after it."""
@@ -1663,12 +1138,8 @@ class TestStream(Exercise):
         (got,) = submission.run(probes.stopped, [(30_000, 10, 2, seed, 3)])
         (after,) = submission.run(probes.gone_on, [(30_000, 10, 2, seed, 1, got["state"])])
         left = 30_000 - 3 * 2 * 10
-        with as_above(self.test_resume, submission):
-            expect.that(
-                len(self.rows_of(after[0])) == left,
-                f"resumed in another process from {got['state'][:80]}: {len(self.rows_of(after[0])):,} rows, expected {left:,}: "
-                "the rows that are left come, as the card above asks",
-            )
+        told = f"rows that came after a resume in another process from {got['state'][:80]}"
+        expect.equal(len(self.rows_of(after[0])), left, what=told)
         expect.that(
             len(got["state"]) <= 200,
             f"of 30,000 rows the state has {len(got['state']):,} characters as JSON: the order is drawn again from (seed, epoch), "
@@ -1688,16 +1159,6 @@ class TestStream(Exercise):
 # --- what was measured
 
 
-def by(table, *columns):
-    return {tuple(row[c] for c in columns) if len(columns) > 1 else row[columns[0]]: row for row in table}  # fmt: skip
-
-
-def found(rows, key):
-    """A row of the table by its key, or words that it is missing."""
-    expect.that(key in rows, f"the table has no row for {key}: it has {list(rows)[:12]}")
-    return rows[key]
-
-
 def noise(share, count):
     """Three standard deviations of a share of so many, and two points."""
     return 0.02 + 3 * math.sqrt(max(share * (1 - share), 1e-4) / max(count, 1))
@@ -1711,8 +1172,8 @@ class TestFilters(Experiment):
 
     @check(points=2, title="each planted kind is dropped by its own rule, prose is not")
     def test_kinds(self, table):
-        rows = by(table, "kind")
-        prose_row = found(rows, "prose")
+        rows = expect.rows(table, "kind")
+        prose_row = rows["prose"]
         expect.that(
             prose_row["dropped"] <= 0.05 * prose_row["pages"],
             f"of {prose_row['pages']} pages of prose {prose_row['dropped']} were dropped",
@@ -1722,7 +1183,7 @@ class TestFilters(Experiment):
             "keywords": "no_stop_words", "addresses": "unusual_word_length", "stub": "too_few_words",
         }  # fmt: skip
         for kind, rule in own.items():
-            row = found(rows, kind)
+            row = rows[kind]
             expect.that(
                 row["dropped"] >= 0.95 * row["pages"] and row["reason"] == rule,
                 f"{kind}: {row['dropped']} of {row['pages']} dropped, mostly for {row['reason']}: expected {rule}",
@@ -1730,14 +1191,14 @@ class TestFilters(Experiment):
 
     @check(points=2, title="no rule sees that words are shuffled; the classifier does")
     def test_salad(self, table):
-        row = found(by(table, "kind"), "shuffled")
+        row = expect.rows(table, "kind")["shuffled"]
         expect.that(
             row["dropped"] <= 0.1 * row["pages"],
             f"{row['dropped']} of {row['pages']} shuffled pages dropped: the rules count words, and have the same to count",
         )
         expect.that(
-            row["classifier"] >= 0.9 and found(by(table, "kind"), "prose")["classifier"] <= 0.1,
-            f"the classifier drops {row['classifier']:.2f} of the shuffled pages and {by(table, 'kind')['prose']['classifier']:.2f} of prose",
+            row["classifier"] >= 0.9 and expect.rows(table, "kind")["prose"]["classifier"] <= 0.1,
+            f"the classifier drops {row['classifier']:.2f} of the shuffled pages and {expect.rows(table, 'kind')['prose']['classifier']:.2f} of prose",
         )
 
 
@@ -1749,10 +1210,10 @@ class TestDuplicates(Experiment):
 
     @check(points=3, title="found as often as the S-curve says, at every split and edit")
     def test_curve(self, table):
-        rows = by(table, "rows", "edited")
+        rows = expect.rows(table, "rows", "edited")
         for r, bands in ((2, 64), (4, 32), (8, 16), (16, 8)):
             for edited in (0, 5, 15, 30):
-                row = found(rows, (r, edited))
+                row = rows[r, edited]
                 told = f"{bands} bands of {r} rows, {edited}% of the words replaced"
                 expect.that(row["bands"] == bands, f"{told}: the table says {row['bands']} bands")
                 expect.that(
@@ -1764,8 +1225,8 @@ class TestDuplicates(Experiment):
         points=1, title="similarity falls with the edits, and exact hashing finds exact copies only"
     )
     def test_similarity(self, table):
-        rows = by(table, "rows", "edited")
-        means = [found(rows, (4, edited))["similarity"] for edited in (0, 5, 15, 30)]
+        rows = expect.rows(table, "rows", "edited")
+        means = [rows[4, edited]["similarity"] for edited in (0, 5, 15, 30)]
         expect.that(means[0] == 1, f"copies have similarity {means[0]}")
         for edited, mean in zip((5, 15, 30), means[1:]):
             kept = (1 - edited / 100) ** 5
@@ -1774,7 +1235,7 @@ class TestDuplicates(Experiment):
                 abs(mean - want) < 0.04,
                 f"{edited}% replaced: mean similarity {mean:.3f}; of shingles of 5 words {want:.3f} is expected",
             )
-        exact = [found(rows, (4, edited))["exact"] for edited in (0, 5, 15, 30)]
+        exact = [rows[4, edited]["exact"] for edited in (0, 5, 15, 30)]
         expect.that(exact == [1, 0, 0, 0], f"exact hashing found {exact} of copies with 0, 5, 15, 30% replaced")  # fmt: skip
 
 
@@ -1786,8 +1247,8 @@ class TestGroups(Experiment):
 
     @check(points=2, title="more rows: fewer copies are found, and fewer strangers are joined")
     def test_trade(self, table):
-        rows = by(table, "rows")
-        two, four, eight = (found(rows, r) for r in (2, 4, 8))
+        rows = expect.rows(table, "rows")
+        two, four, eight = (rows[r] for r in (2, 4, 8))
         told = ", ".join(
             f"{r['rows']} rows: recall {r['recall']:.3f}, precision {r['precision']:.3f}"
             for r in (two, four, eight)
@@ -1805,8 +1266,8 @@ class TestPassages(Experiment):
 
     @check(points=3, title="MinHash sees next to none of it, the suffix array finds every copy")
     def test_found(self, table):
-        rows = by(table, "method")
-        near, suffix = found(rows, "MinHash"), found(rows, "suffix array")
+        rows = expect.rows(table, "method")
+        near, suffix = rows["MinHash"], rows["suffix array"]
         expect.that(
             near["pages_found"] <= 0.15 * near["pages_planted"],
             f"MinHash joined {near['pages_found']} pages that share only a passage",
@@ -1855,8 +1316,8 @@ class TestMemorised(Experiment):
         points=2, title="without copies the model ends nearer to the floor, on stories it never saw"
     )
     def test_held_out(self, table):
-        rows = by(table, "corpus", "copies")
-        dirty, clean = (found(rows, (name, 0))["above"] for name in ("as it was", "cleaned"))
+        rows = expect.rows(table, "corpus", "copies")
+        dirty, clean = (rows[name, 0]["above"] for name in ("as it was", "cleaned"))
         expect.that(
             clean < dirty - 0.01,
             f"held-out loss above the floor: {dirty:.3f} with copies, {clean:.3f} without",
@@ -1867,11 +1328,11 @@ class TestMemorised(Experiment):
         title="stories with many copies fall below their own floor, and once each they do not",
     )
     def test_below(self, table):
-        rows = by(table, "corpus", "copies")
+        rows = expect.rows(table, "corpus", "copies")
         counts = sorted({row["copies"] for row in table if row["copies"]})
         expect.that(len(counts) >= 6, f"{counts}: six numbers of copies or more")
-        dirty = [found(rows, ("as it was", n))["above"] for n in counts]
-        clean = [found(rows, ("cleaned", n))["above"] for n in counts]
+        dirty = [rows["as it was", n]["above"] for n in counts]
+        clean = [rows["cleaned", n]["above"] for n in counts]
         expect.that(
             dirty[-1] < 0 < dirty[0],
             f"above their floor, with 1 to {counts[-1]} copies: {', '.join(f'{x:.2f}' for x in dirty)}. No model can beat "
@@ -1891,8 +1352,8 @@ class TestContamination(Experiment):
 
     @check(points=2, title="the leaked half flatters the model that read it, and no other")
     def test_flattered(self, table):
-        rows = by(table, "corpus")
-        dirty, clean = found(rows, "as it was"), found(rows, "cleaned")
+        rows = expect.rows(table, "corpus")
+        dirty, clean = rows["as it was"], rows["cleaned"]
         expect.that(
             dirty["leaked"] < dirty["fresh"] - 0.02,
             f"as it was: leaked half {dirty['leaked']:.3f}, fresh half {dirty['fresh']:.3f} above the floor",
@@ -1905,7 +1366,7 @@ class TestContamination(Experiment):
 
     @check(points=1, title="13 words in a row find every leaked story")
     def test_found(self, table):
-        row = found(by(table, "corpus"), "as it was")
+        row = expect.rows(table, "corpus")["as it was"]
         expect.that(
             row["missed"] == 0, f"{row['missed']} of {row['planted']} leaked stories were missed"
         )
@@ -1987,8 +1448,8 @@ class TestFlattered(Question):
 
     @check(points=5, title="by how many nats the whole test set reads better than its fresh half")
     def test_value(self, value, records):
-        rows = by(expect.recorded(records, "contamination"), "corpus")
-        row = found(rows, "as it was")
+        rows = expect.rows(expect.recorded(records, "contamination"), "corpus")
+        row = rows["as it was"]
         fresh, leaked = row["fresh"], row["leaked"]
         want = (fresh - leaked) / 2
         tol = 0.005 + 0.02 * abs(want)
@@ -1997,7 +1458,7 @@ class TestFlattered(Question):
             words = "that is the difference of the halves: the whole set is half leaked, half fresh"
         elif (
             isinstance(value, (int, float))
-            and abs(value - (fresh - found(rows, "cleaned")["fresh"])) <= tol
+            and abs(value - (fresh - rows["cleaned"]["fresh"])) <= tol
         ):
             words = (
                 "that is how much worse it is than the other model on the fresh half. Asked is, of the model that read the corpus as it "

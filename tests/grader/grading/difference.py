@@ -9,6 +9,7 @@ dtype, or to a tolerance relative to the largest value expected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from numbers import Number
 from typing import Any
@@ -144,7 +145,8 @@ def _number_difference(got: Any, want: Any, tol: float | None) -> str | None:
         return _given(got, want)
     if tol is None:
         tol = 0.0 if isinstance(want, int) else ROUNDING[torch.float64]
-    if got == want or (got != got and want != want) or abs(got - want) <= tol * abs(want):
+    is_near = math.isfinite(want) and abs(got - want) <= tol * abs(want)  # nothing is near inf
+    if got == want or (got != got and want != want) or is_near:
         return None
     return f"got {_number(got)}, expected {_number(want)}"
 

@@ -5,8 +5,10 @@
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
     expect.left_alone(calls, given, ["x"])               inputs as they were, results of their own
+    expect.first([(is_seen, "words"), …])                the words of the first cause that is seen
     expect.among(got, words)                             one of these words, which the message names
     expect.recorded(records, "overlap")                  the table of an experiment, to read it off
+    expect.rows(table, "way", "ranks")["ring", 8]        its row of that way and number of ranks
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
     with expect.though("every gradient is right"): …     what is right comes first, then what is not
 
@@ -94,6 +96,11 @@ def left_alone(
         )
 
 
+def first(causes: Iterable[tuple[object, str]]) -> str:
+    """The words of the first (condition, words) that holds; "" where none does."""
+    return next((words for holds, words in causes if holds), "")
+
+
 def among(got: Any, words: Iterable[str]) -> None:
     """Fails where `got` is none of these words; an answer may be any of them, right or wrong."""
     words = list(words)
@@ -104,6 +111,17 @@ def recorded(records: Mapping[str, list[Any]], name: str) -> list[Any]:
     """The table of an experiment that an answer is read off; fails where none is recorded."""
     that(records.get(name), f"record the experiment '{name}' first: the answer is read off it")
     return records[name]
+
+
+class _Rows(dict[Any, Any]):
+    def __missing__(self, key: Any) -> Any:
+        raise CheckFailed(f"there is no row of {show(key)}: record the table as the lab has it")
+
+
+def rows(table: Sequence[Any], *columns: str) -> dict[Any, Any]:
+    """Its rows by what stands in the columns, a tuple where there are several."""
+    keys = [tuple(row[column] for column in columns) for row in table]
+    return _Rows(zip(keys if len(columns) > 1 else (key for (key,) in keys), table))
 
 
 @contextmanager

@@ -7,15 +7,15 @@ another one's answer; the loops over them are the grader's too, and run the rule
 
 from __future__ import annotations
 
-import time
-import weakref
+import sys
 from collections import deque
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .alive import Alive
 from .in_turn import fresh
 
 # --- the sampler
@@ -134,28 +134,44 @@ def one_pool(f, num_blocks, operations):
     return notes
 
 
-def timed(f, sizes):
-    """Seconds that holding and dropping free blocks takes in pools of these sizes, the best of 5."""
-    return [seconds_of(f, size) for size in sizes]
+class Compared(int):
+    """A block's number; `seen` holds one item for each comparison, also of a search in a list."""
+
+    seen: ClassVar[list] = []
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        self.seen.append(1)
+        return int(self) == int(other)
+
+    def __ne__(self, other):
+        return not self == other
 
 
-def seconds_of(f, size):
-    pool = f(size)
+def steps_of(f, sizes):
+    """Lines run and numbers compared while free blocks are held and dropped, in pools so large."""
+    return [steps_in(f(size)) for size in sizes]
+
+
+def steps_in(pool):
     blocks = [pool.take() for _ in range(40)]
     for block in blocks:
         pool.name(block, ("key", block))
-    best = float("inf")
-    for _ in range(5):
-        for block in blocks:
-            pool.drop(block)
-        began = time.perf_counter()
-        for block in blocks[10:30]:  # free for a while, and neither the first nor the last
-            pool.hold(block)
-            pool.drop(block)
-        best = min(best, time.perf_counter() - began)
-        for block in blocks:
-            pool.hold(block)
-    return best
+    for block in blocks:
+        pool.drop(block)
+    Compared.seen.clear()
+
+    def trace(*event):
+        Compared.seen.append(1)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    for block in map(Compared, blocks[10:20]):  # free for a while, neither the first nor the last
+        pool.hold(block)
+        pool.drop(block)
+    sys.settrace(before)
+    return len(Compared.seen)
 
 
 # --- the block manager
@@ -431,58 +447,14 @@ def last_look(same, result, early):
     return {"unchanged": same, "read": early, "later": fresh(result)}
 
 
-class Made(TorchDispatchMode):
-    """Weak references to what operations make."""
-
-    def __init__(self):
-        super().__init__()
-        self.made, self.numbers = [], 0
-
-    def __torch_dispatch__(self, op, types, args=(), options=None):
-        out = op(*args, **(options or {}))
-        if isinstance(out, torch.Tensor) and not op.is_view:
-            self.made.append(weakref.ref(out))
-            self.numbers += out.numel()
-        return out
-
-    def living(self):
-        return [t for t in (reference() for reference in self.made) if t is not None]
-
-
 def held_in_bits(f, options, k, v, parts):
     """Bytes of all tensors that are alive because of it, before and after it is read."""
-    made = Made()
+    made = Alive()
     with made:
         kept = f(*options)
-        for pair in zip(k.split(parts, dim=1), v.split(parts, dim=1)):
-            kept.append(*(one.contiguous() for one in pair))
-        del pair
-        before = alive(kept, made)
+        for one, other in zip(k.split(parts, dim=1), v.split(parts, dim=1)):
+            kept.append(one.clone(), other.clone())
+        before = made.nbytes()
         kept.read()
-        after = alive(kept, made)
-    return {"bytes": before, "after": after, "numbers": made.numbers}
-
-
-def alive(kept, made):
-    tensors = [*held_by(kept), *made.living()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(size for place, size in storages.items() if place)
-
-
-def held_by(thing, seen=None):
-    """The tensors in an object's attributes, and in lists, tuples and dicts of them."""
-    seen = set() if seen is None else seen
-    if id(thing) in seen:
-        return []
-    seen.add(id(thing))
-    if isinstance(thing, torch.Tensor):
-        return [thing]
-    if isinstance(thing, dict):
-        parts = list(thing.values())
-    elif isinstance(thing, (list, tuple, set, deque)):
-        parts = list(thing)
-    else:
-        parts = list(getattr(thing, "__dict__", {}).values())
-        slots = [name for c in type(thing).__mro__ for name in getattr(c, "__slots__", ())]
-        parts += [getattr(thing, name) for name in slots if hasattr(thing, name)]
-    return [tensor for part in parts for tensor in held_by(part, seen)]
+        after = made.nbytes()
+    return {"bytes": before, "after": after}
