@@ -1,14 +1,14 @@
-"""One training run on one rank: prepare, train, conclude.
+"""One training run on one rank: prepares, trains, concludes.
 
-While it trains: evaluations, a line in metrics.jsonl for each step, a checkpoint a minute, what
-goes wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a
-last evaluation, a sample, a checkpoint.
-A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
-where there was none yet, the same command or --resume begins anew.
+A run evaluates eight times, writes a line of metrics.jsonl for each step, a checkpoint a minute,
+faults to events.jsonl, and stops after the step in which it is asked to. At its end come a last
+evaluation, a sample and a checkpoint. A kill costs the steps since the last checkpoint; --resume
+repeats them, and if there was no checkpoint yet, the same command or --resume begins anew.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -20,17 +20,13 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from minitrain.apps.train.mesh_check import FLAGS
 from minitrain.apps.train.options import LOCK_FILE, RUN_FILE, Job
-from minitrain.apps.train.setup import Complete, Run, prepare
-from minitrain.apps.train.told import during, metered, sinks, tracers
+from minitrain.apps.train.reporting import during, introduction, metered, sinks, tracers
+from minitrain.apps.train.setup import Complete, Run, longer, prepare
 from minitrain.apps.train.watches import watched
-from minitrain.apps.train.wiring import DataParallel, OnMesh
+from minitrain.apps.train.wiring import DataParallel
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
-from minitrain.measure.parameters import active_parameter_count, parameter_count
-from minitrain.model.config import ModelConfig
-from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, forget_after
@@ -68,7 +64,7 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """The run's folder, which a second process may not write to; the system frees it at a kill."""
+    """Locks the run's folder against a second process; the system frees the lock at a kill."""
     lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +84,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def begin(run: Run) -> None:
-    """The options on the disk, and what a person sees of the run before its first step."""
+    """Writes the options, and prints the introduction."""
     path = run.job.folder / RUN_FILE
     if path.is_file() and not checkpoints(run.job.folder):
         print(f"{run.job.folder} holds a run without a checkpoint: it begins anew")
@@ -132,7 +128,7 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
 
 
 def announce(run: Run, log: EventLog) -> None:
-    """In the log: who of the session before ended without a word, and that this one begins."""
+    """Logs the ranks of the previous session that ended silently, and the start of this one."""
     for rank in silent_ranks(log):
         log.of(rank).write("silent")
     if run.state.step:
@@ -142,7 +138,7 @@ def announce(run: Run, log: EventLog) -> None:
 
 
 def ended_with_a_word(run: Run) -> AbstractContextManager:
-    """One rank alone says it in its own output."""
+    """Each of several ranks logs its own end."""
     return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
 
 
@@ -155,7 +151,7 @@ def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
 
 
 def went_back(run: Run, log: EventLog) -> None:
-    """Collective: saved at once; where there is no room, later steps give theirs."""
+    """Collective: saves at once; if the disk is full, checkpoints of later steps make room."""
     if saved_or_noted(run, log, run.saver.wait):
         return
     with suppress(NotSaved):
@@ -169,7 +165,7 @@ def went_back(run: Run, log: EventLog) -> None:
 def saved_or_noted(
     run: Any, log: EventLog | None, wait: Callable[[], object] = lambda: None
 ) -> bool:
-    """Saves; where the disk is full, notes it and lets the training go on."""
+    """Saves; a full disk is logged, and the training goes on."""
     try:
         run.save()
         wait()
@@ -182,8 +178,7 @@ def saved_or_noted(
 
 
 class Saver:
-    """A callback that saves once a minute, at the same steps on every rank. Where the disk is full,
-    the training goes on, and a minute later it tries again."""
+    """Saves once a minute, at the same steps on every rank; after a full disk, a minute later."""
 
     def __init__(self, run: Any, log: EventLog | None = None):
         self.run, self.log, self.next = run, log, run.state.seconds + SAVE_SECONDS
@@ -195,53 +190,15 @@ class Saver:
 
 
 def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
-    """On a mesh stages differ by nature; data-parallel ranks have the same work."""
+    """Data-parallel ranks alone: stages of a mesh differ by nature."""
     group = run.group if isinstance(run.wiring, DataParallel) else None
     return [] if group is None else [StragglerWatch(group, log)]
 
 
-def parameters_text(config: ModelConfig) -> str:
-    """All of them, and where there are experts those that a token passes through."""
-    text = f"{parameter_count(config):,} parameters"
-    return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
-
-
-def introduction(run: Run) -> str:
-    options, rows = run.options, run.rows
-    source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
-    places = len(rows.training) * options.length
-    devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
-    lines = [
-        f"model   {options.preset}: {parameters_text(run.config)}, "
-        f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
-        f"text    {source}: {rows.tokens:,} tokens of {run.config.vocab_size}, "
-        f"in rows of {options.length}, {rows.tokens / places:.0%} full",
-        f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
-        *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
-        f"folder  {run.job.folder}",
-    ]
-    if run.state.step:
-        lines.append(f"resumed at step {run.state.step:,}, {run.state.seconds:.0f} s of training")
-    return "\n".join(lines)
-
-
-def mesh_text(wiring: OnMesh) -> str:
-    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
-    mesh, schedule = wiring.parts.axes.mesh, wiring.parts.schedule
-    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
-    if mesh["pp"] == 1:
-        return axes
-    idle = bubble_fraction(schedule)  # over the work
-    return (
-        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
-        f"{idle / (1 + idle):.0%} of a step"
-    )
-
-
 def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
-    """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
+    """Saves, evaluates, samples -> the summary, or the command that continues a stopped run."""
     whole = last_save(run).model
-    command = f"python -m minitrain train --out {run.job.folder} --resume"
+    command = f"python -m minitrain train --out {shlex.quote(str(run.job.folder))} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
     loss, floor, speed = reporter.latest(), run.rows.floor, result.tokens_per_second
@@ -253,13 +210,13 @@ def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
         f"trained   {state.step:,} steps, {state.tokens:,} tokens in {state.seconds:.0f} s",
         f"speed     {speed:,.0f} tokens/s, MFU {run.utilisation(speed):.0%} in the median step",
         f"sample    {sample(run, whole)}",
-        f"saved     {run.job.folder}; go on with: {command} --minutes N",
+        f"saved     {run.job.folder}; go on with: {command} {longer(run.train_config, state)}",
     ]
     return "\n".join(lines)
 
 
 def last_save(run: Run) -> TrainState:
-    """The last chance to save: of a save that failed before, nobody need hear any more."""
+    """Saves a last time; an earlier save that failed no longer matters."""
     try:
         whole = run.save()
     except NotSaved:

@@ -1,4 +1,4 @@
-"""The parts of a training run, made and checked before anything is written.
+"""Builds the parts of a training run, and checks them before anything is written.
 
 text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
 """
@@ -48,7 +48,7 @@ BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
 
 @dataclass
 class Run:
-    """The prepared parts of a rank."""
+    """The parts of a run on one rank."""
 
     job: Job
     options: TrainOptions
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def state(self) -> TrainState:
-        """The state of this rank's part, where it has one."""
+        """The state of this rank's part."""
         return self.wiring.state
 
     @property
@@ -88,8 +88,8 @@ class Run:
         return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
 
     def save(self) -> TrainState:
-        """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
-        at least. NotSaved where the one before could not be written."""
+        """Writes a checkpoint in the background -> its state: the whole model, at least on rank 0.
+        NotSaved if the previous one could not be written."""
         if self.options.audit and self.group is not None:
             check_replicas(self.group, self.state, self.log)
         files = {
@@ -156,7 +156,7 @@ def whole_checkpoint(folder: Path) -> Path:
 
 
 def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:
-    """Loads the checkpoint, after a look whether the text is still the same."""
+    """Loads the checkpoint, if the text is still the same."""
     if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
         raise InputError(
             f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
@@ -168,7 +168,7 @@ def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRan
 def train_config(
     options: TrainOptions, rows: Rows, started: float, group: Group | None
 ) -> TrainConfig:
-    """Steps as they are given, or as the tokens make them; minutes less what has passed already."""
+    """The length in steps, given or worked out from tokens, or in the seconds that are left."""
     autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
     shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
     if options.minutes is None:
@@ -188,12 +188,17 @@ class Complete(InputError):
 
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
     if state.step >= plan.total_steps(state.step, state.seconds):
-        longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
         raise Complete(
             f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
-            "with more of them, such as --resume "
-            + (longer if plan.steps is None else f"--steps {2 * state.step}")
+            f"with more of them, such as --resume {longer(plan, state)}"
         )
+
+
+def longer(plan: TrainConfig, state: TrainState) -> str:
+    """The option that more than doubles a run."""
+    if plan.steps is None:
+        return f"--minutes {max(state.seconds / 20, 0.2):.1f}"
+    return f"--steps {2 * state.step}"
 
 
 def find_device(name: str | None) -> torch.device:
