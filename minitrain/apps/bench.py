@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,20 +76,13 @@ def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Ca
 
 def measured_rows(cases: list[Case]) -> list[Row]:
     """Measures case by case, with a bar on stderr, and prints each ratio at once."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from tqdm import tqdm
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     rows: list[Row] = []
-    with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as progress:
-        task = progress.add_task("", total=len(cases))
-        for case in cases:
-            progress.update(task, description=case.name)
-            rows.append(case.row())
-            progress.console.print(f"{case.name}: {rows[-1].ratio:.2f} x {case.peer_name}")
-            progress.advance(task)
+    for case in tqdm(cases, unit="case", leave=False, disable=None):
+        rows.append(case.row())
+        line = f"{case.name}: {rows[-1].ratio:.2f} x {case.peer_name}"
+        tqdm.write(line, file=sys.stderr)
     return rows
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from minitrain.data.loader import Batch
     from minitrain.data.packing import Packed
     from minitrain.model.hub.text import TextFiles
-    from minitrain.model.transformer import Transformer
     from minitrain.quantization.methods.method import Method
 
 BATCH = 8
@@ -73,9 +70,16 @@ def quantize(
     minitrain quantize --model stories15M --data sotu
     minitrain quantize --model runs/1M-corpus --data sea --format nf4-dq
     """
+    from tqdm import tqdm
+
     from minitrain.quantization.folder import save_quantized
     from minitrain.quantization.formats.names import named
-    from minitrain.quantization.model import formats_by_layer, held_bytes, quantize_model
+    from minitrain.quantization.model import (
+        formats_by_layer,
+        held_bytes,
+        layer_names,
+        quantize_model,
+    )
     from minitrain.training.loop import evaluate
     from minitrain.words import bytes_text
 
@@ -89,8 +93,9 @@ def quantize(
     net.float()
     nats = evaluate(net, held_out)
     missed: list[str] = []
-    with layers_bar(net) as progress:
-        quantize_model(net, chosen, methods()[method], calibration, progress, missed.append)
+    with tqdm(total=len(layer_names(net)), unit="layer", disable=None) as bar:
+        how = methods()[method], calibration
+        quantize_model(net, chosen, *how, lambda _: bar.update(), missed.append)
     after_nats = evaluate(net, held_out)
     save_quantized(net.to(stored), out, text)
     after = held_bytes(net)
@@ -148,17 +153,3 @@ def split(packed: Packed, rows: int, judged: int) -> tuple[list[Batch], list[Bat
     parts = packed[:rows], packed[len(packed) - judged :]
     first, last = (list(Loader(part, BATCH, shuffle=False)) for part in parts)
     return first, last
-
-
-@contextmanager
-def layers_bar(model: Transformer) -> Iterator[Callable[[str], object]]:
-    """A bar on stderr; yields a function to call with each layer's path."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from minitrain.quantization.model import layer_names
-
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=len(layer_names(model)))
-        yield lambda name: bar.update(task, advance=1, description=name)

@@ -97,10 +97,8 @@ class Completer:
             return await self.loop.add(added, adapter)
         except InputError as error:
             raise Refused(400, str(error)) from None
-        except QueueFull as error:
-            raise Refused(429, str(error)) from None
-        except Unavailable as error:
-            raise Refused(503, str(error)) from None
+        except (QueueFull, Unavailable) as error:
+            raise Refused(error.status, str(error)) from None
 
     def _parameters(
         self, asked: Asked, prompt: list[int], default: int | None

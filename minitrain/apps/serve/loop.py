@@ -31,9 +31,13 @@ T = TypeVar("T")
 class Unavailable(Exception):
     """A request cannot be served, or not to its end, and the server is the reason."""
 
+    status = 503
+
 
 class QueueFull(Exception):
     """The server has as many requests in flight as it may."""
+
+    status = 429
 
 
 class Answers:
