@@ -16,7 +16,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, getdoc, signature
 from pathlib import Path
@@ -277,15 +277,12 @@ def of_fields(kind: type) -> list[Parameter]:
     """A parameter for each field of a dataclass that is an option, inherited ones last."""
     hints = get_type_hints(kind, include_extras=True)
     ordered = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
+    defaults = {f.name: Parameter.empty if f.default is MISSING else f.default for f in ordered}
     return [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=default_of(f), annotation=hints[f.name])
-        for f in ordered
-        if get_origin(hints[f.name]) is Annotated
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in defaults.items()
+        if get_origin(hints[name]) is Annotated
     ]
-
-
-def default_of(field: Field) -> Any:
-    return Parameter.empty if field.default is MISSING else field.default
 
 
 def as_text(parameter: Parameter) -> Parameter:

@@ -15,7 +15,6 @@ from minitrain.apps.tables import say, show_table
 from minitrain.errors import InputError
 from minitrain.inference.load.goodput import Summary, Target, summary
 from minitrain.inference.load.workload import (
-    Ask,
     Lengths,
     asks,
     lengths_in,
@@ -60,15 +59,12 @@ async def sweep(
     await try_longest(options, server, lengths)
     target = Target(options.first_token, options.per_token)
     total = len(options.rates) * len(lengths)
+    drawn = options.vocabulary, options.seed, options.shared, options.prefixes
     with tqdm(total=total, unit="request", leave=False, disable=None) as bar:  # not into a file
         for rate in options.rates:
             bar.set_description(f"{count_text(rate)}/s")
-            results = await offer(server, drawn(options, lengths, rate), lambda _: bar.update())
+            results = await offer(server, asks(lengths, rate, *drawn), lambda _: bar.update())
             measured.append((rate, summary(results, target)))
-
-
-def drawn(options: LoadOptions, lengths: list[Lengths], rate: float) -> list[Ask]:
-    return asks(lengths, rate, options.vocabulary, options.seed, options.shared, options.prefixes)
 
 
 async def try_longest(options: LoadOptions, server: Server, lengths: list[Lengths]) -> None:

@@ -82,7 +82,8 @@ def front(**fields: Any) -> None:
     asked = FrontOptions(**fields)
     training = asked.training
     options = gathered(asked, training)
-    best = {days: chosen(options, days, asked) for days in deadlines(asked)}
+    deadlines = DEADLINES if asked.deadline is None else (asked.deadline,)
+    best = {days: chosen(options, days, asked) for days in deadlines}
     on_front = pareto(options)
     if asked.picture:
         draw(asked, training, options, on_front)
@@ -109,10 +110,6 @@ def gathered(asked: FrontOptions, training: Training) -> list[Offered]:
             f"batch of {training.batch} sequences: give more gpus, or sizes that divide the batch"
         )
     return options
-
-
-def deadlines(asked: FrontOptions) -> tuple[float, ...]:
-    return DEADLINES if asked.deadline is None else (asked.deadline,)
 
 
 def chosen(options: list[Offered], days: float, asked: FrontOptions) -> Offered | None:

@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from minitrain.apps.language import Language
+from minitrain.apps.listening import PAGE_HEADERS
 from minitrain.apps.serve.completing import Completer
 from minitrain.apps.serve.errors import Refused, read_body, refuse, refuse_address
 from minitrain.apps.serve.loop import EngineLoop, Unavailable
@@ -110,13 +111,6 @@ def make_app(served: Served) -> Starlette:
     ]
     handlers = {Refused: refuse, HTTPException: refuse_address}
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-
-
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 def model_object(served: Served, name: str) -> dict[str, object]:

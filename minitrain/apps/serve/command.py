@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minitrain.apps.kinds import DEVICE, HOST, Flag, Kind, Option, named, read_path, real, whole
+from minitrain.apps.listening import listen
 from minitrain.apps.models import MODEL, MODEL_HELP
 from minitrain.errors import InputError
 from minitrain.optional import require
@@ -114,22 +114,6 @@ def serve(
         DrainingServer(served, grace).run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn has shut down, and raises the signal again
         return
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listens before the slow load of the model, so that a taken port is refused at once."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()
-    except OSError as error:
-        raise InputError(
-            f"--port {port} at {host} cannot be used ({error.strerror}): give another, or 0 for "
-            "any that is free"
-        ) from None
-    return listening
 
 
 def open_served(options: ServeOptions) -> Served:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
             begin(run)
-        stack.enter_context(ended_with_a_word(run))
+        if group is not None:  # a single rank's output has its last words
+            stack.enter_context(last_words(run.log, lambda: run.state.step))
         return train_and_conclude(run)
 
 
@@ -107,12 +108,15 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         measure=meter,
     )
     saver = during(meter.parts, "checkpoint", Saver(run, log))
+    # Stages of a mesh differ by nature; data-parallel ranks have the same work.
+    watch = run.group is not None and isinstance(run.wiring, DataParallel)
+    stragglers = [StragglerWatch(run.group, log)] if watch else []
     with watched(run.options, run.group, run.job.stop_file, log), reporter:
         result = train(
             run.wiring.model,
             run.state.loader,
             run.train_config,
-            callbacks=[reporter, *tracers(run, meter), saver, *slow_ranks_watched(run, log)],
+            callbacks=[reporter, *tracers(run, meter), saver, *stragglers],
             peers=run.wiring.peers,
             state=run.state,
             step=run.wiring.step,
@@ -135,11 +139,6 @@ def announce(run: Run, log: EventLog) -> None:
         log.write("resumed", run.state.step, ranks=run.ranks.size)
     elif run.group is not None:
         log.write("began", ranks=run.ranks.size)
-
-
-def ended_with_a_word(run: Run) -> AbstractContextManager:
-    """Each of several ranks logs its own end."""
-    return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
 
 
 def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
@@ -187,12 +186,6 @@ class Saver:
         if record.seconds >= self.next:
             self.next = record.seconds + SAVE_SECONDS
             saved_or_noted(self.run, self.log)
-
-
-def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
-    """Data-parallel ranks alone: stages of a mesh differ by nature."""
-    group = run.group if isinstance(run.wiring, DataParallel) else None
-    return [] if group is None else [StragglerWatch(group, log)]
 
 
 def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:

@@ -118,7 +118,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     ranks = find_ranks(group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
-    checkpoint = whole_checkpoint(job.folder) if job.resume and checkpoints(job.folder) else None
+    checkpoint = None
+    if job.resume and checkpoints(job.folder):
+        checkpoint = newest_checkpoint(job.folder)
+        verify(checkpoint)
     tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
     check_memory(options.preset, config, device)
@@ -146,13 +149,6 @@ def find_ranks(group: Group | None) -> CheckpointRanks:
     if group is None:
         return CheckpointRanks(may_change=True)
     return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
-
-
-def whole_checkpoint(folder: Path) -> Path:
-    """The newest one, once its files are found to be what they should be."""
-    checkpoint = newest_checkpoint(folder)
-    verify(checkpoint)
-    return checkpoint
 
 
 def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:

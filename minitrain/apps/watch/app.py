@@ -18,16 +18,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from minitrain.apps.listening import PAGE_HEADERS
 from minitrain.apps.watch.history import History
 from minitrain.apps.watch.page import ROOM, figure, heading, parts, theme
 from minitrain.apps.watch.panels import MAKERS
 from minitrain.monitoring.step_trace import trace_files
 
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 MARK = "/* theme.css */"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # through a proxy too
 EVERY = 1.0  # seconds between two looks at the run

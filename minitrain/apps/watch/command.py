@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from minitrain.apps.kinds import HOST, PATH, Argument, Option, whole
-from minitrain.apps.serve.command import listen
+from minitrain.apps.listening import listen
 from minitrain.optional import require
 
 NEEDED = ("starlette", "uvicorn")

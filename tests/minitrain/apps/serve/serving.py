@@ -14,8 +14,8 @@ import torch
 from openai import OpenAI
 
 from minitrain.apps.language import Language
+from minitrain.apps.listening import listen
 from minitrain.apps.serve.app import DrainingServer, Served
-from minitrain.apps.serve.command import listen
 from minitrain.apps.serve.loop import EngineLoop
 from minitrain.apps.serve.metrics import Metrics
 from minitrain.data.corpus import make_corpus
