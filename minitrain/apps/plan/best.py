@@ -66,10 +66,6 @@ class PlanOptions:
         return self.tokens or TOKENS_PER_PARAMETER * parameter_count(shape_of(self.model), self.seq)
 
 
-def report(options: PlanOptions) -> None:
-    print_answer(options, answer(options))
-
-
 @dataclass(frozen=True)
 class Answer:
     found: Found
@@ -81,15 +77,13 @@ def answer(options: PlanOptions) -> Answer:
     if options.rank == "time":
         found = searched(options, options.gpus)
         return Answer(found, [cost(options, step) for step in found.steps])
-    tried = [found for n in halvings(options.gpus) if (found := fitting(options, n))]
+    halved = (options.gpus / 2**i for i in range(options.gpus.bit_length()))
+    sizes = [int(n) for n in halved if n == int(n)]
+    tried = [found for n in sizes if (found := fitting(options, n))]
     if not tried:
         searched(options, options.gpus)  # says why nothing fits
     best = min(tried, key=lambda found: cost(options, found.steps[0]).chip_hours)
     return Answer(best, [cost(options, step) for step in best.steps])
-
-
-def halvings(gpus: int) -> list[int]:
-    return [gpus // 2**i for i in range(gpus.bit_length()) if gpus % 2**i == 0]
 
 
 def fitting(options: PlanOptions, gpus: int) -> Found | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import typer
 
 from minitrain.apps.kinds import add, group, help_of, typed
-from minitrain.apps.plan.best import PlanOptions, report
+from minitrain.apps.plan.best import PlanOptions, answer, print_answer
 from minitrain.apps.plan.front import FrontOptions, front
 from minitrain.apps.plan.own import OwnOptions, own
 from minitrain.apps.plan.reports import predict, swing, validate
@@ -21,7 +21,8 @@ def best_plan(context: typer.Context, **fields: object) -> None:
     minitrain plan front --model llama3-8b --gpus 16,64 --deadline 30
     """
     if context.invoked_subcommand is None:
-        report(PlanOptions(**fields))
+        options = PlanOptions(**fields)
+        print_answer(options, answer(options))
 
 
 plan.callback(invoke_without_command=True, **help_of(best_plan))(typed(best_plan, PlanOptions))

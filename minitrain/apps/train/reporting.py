@@ -19,7 +19,6 @@ from minitrain.monitoring.sinks.prometheus import Prometheus
 from minitrain.monitoring.sinks.tensorboard import TensorBoard
 from minitrain.monitoring.sinks.thinned import Thinned
 from minitrain.monitoring.sinks.wandb import Wandb
-from minitrain.monitoring.step_trace import StepTracer
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.training.report import Sink
 
@@ -95,11 +94,6 @@ def sinks(run: Run) -> list[Sink]:
             if gone >= run.ranks.size:  # of a run that had more ranks before
                 path.unlink()
     return found
-
-
-def tracers(run: Run, meter: Meter) -> list[StepTracer]:
-    step = run.job.sinks.trace_step
-    return [] if step is None else [StepTracer(run.job.folder, step, meter, run.group)]
 
 
 def during(parts: Parts, name: str, function: Callable[..., T]) -> Callable[..., T]:

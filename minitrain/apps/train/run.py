@@ -21,12 +21,13 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from minitrain.apps.train.options import LOCK_FILE, RUN_FILE, Job
-from minitrain.apps.train.reporting import during, introduction, metered, sinks, tracers
+from minitrain.apps.train.reporting import during, introduction, metered, sinks
 from minitrain.apps.train.setup import Complete, Run, longer, prepare
 from minitrain.apps.train.watches import watched
 from minitrain.apps.train.wiring import DataParallel
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
+from minitrain.monitoring.step_trace import StepTracer
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, forget_after
@@ -107,6 +108,8 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         done_part=done / run.train_config.total_steps(done, run.state.seconds),
         measure=meter,
     )
+    step = run.job.sinks.trace_step
+    traced = [] if step is None else [StepTracer(run.job.folder, step, meter, run.group)]
     saver = during(meter.parts, "checkpoint", Saver(run, log))
     # Stages of a mesh differ by nature; data-parallel ranks have the same work.
     watch = run.group is not None and isinstance(run.wiring, DataParallel)
@@ -116,7 +119,7 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
             run.wiring.model,
             run.state.loader,
             run.train_config,
-            callbacks=[reporter, *tracers(run, meter), saver, *stragglers],
+            callbacks=[reporter, *traced, saver, *stragglers],
             peers=run.wiring.peers,
             state=run.state,
             step=run.wiring.step,
