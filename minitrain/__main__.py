@@ -1,11 +1,12 @@
 """`python -m minitrain COMMAND`: lab, train, watch, alerts, finetune, merge, export, quantize,
-generate, serve, load, grade, build, bench, data, plan, doctor, assets, update."""
+generate, serve, load, grade, build, bench, data, plan, doctor, assets."""
 
 from __future__ import annotations
 
 import io
 import sys
 from importlib.util import find_spec
+from typing import Annotated
 
 if find_spec("typer") is None:  # nothing is installed yet
     from minitrain.apps.doctor import before_setup
@@ -14,53 +15,65 @@ if find_spec("typer") is None:  # nothing is installed yet
 
 import typer
 
-from minitrain.apps.alerts import alerts
+from minitrain import __version__
 from minitrain.apps.assets import assets
 from minitrain.apps.bench import bench
-from minitrain.apps.build import build
 from minitrain.apps.data import data
 from minitrain.apps.doctor import doctor
-from minitrain.apps.export import export
+from minitrain.apps.export import export, merge
 from minitrain.apps.finetune.command import finetune
 from minitrain.apps.finetune.options import FinetuneOptions
-from minitrain.apps.generate.command import generate
+from minitrain.apps.generate import SamplingOptions, generate
 from minitrain.apps.grade import grade
-from minitrain.apps.kinds import typed
-from minitrain.apps.lab import lab
+from minitrain.apps.kinds import Flag, add, group, help_of, typed
+from minitrain.apps.lab import build, lab
 from minitrain.apps.load.command import load
-from minitrain.apps.merge import merge
+from minitrain.apps.load.options import LoadOptions
 from minitrain.apps.plan.command import plan
 from minitrain.apps.quantize import quantize
-from minitrain.apps.serve.command import serve
+from minitrain.apps.serve.command import ServeOptions, serve
 from minitrain.apps.train.command import train
-from minitrain.apps.train.options import TrainOptions
+from minitrain.apps.train.options import SinkOptions, TrainOptions
 from minitrain.apps.update import update
-from minitrain.apps.watch.command import watch
+from minitrain.apps.watch.command import alerts, watch
 from minitrain.errors import InputError
 from minitrain.words import printable
 
 UsageError = typer.BadParameter.__base__  # click's own, wherever typer keeps it
 
-app = typer.Typer(
-    name="minitrain",
-    help="The lab course in efficient and scaled training, from the command line.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-COMMANDS = (
-    *(lab, watch, alerts, merge, export, quantize, generate, serve),
-    *(load, grade, build, bench, doctor, assets, update),
-)
-for command in COMMANDS:
-    app.command()(typed(command))
-app.command()(typed(train, TrainOptions))
-app.command()(typed(finetune, FinetuneOptions))
+
+def minitrain(
+    context: typer.Context,
+    version: Annotated[bool, Flag("Show the version.")] = False,
+) -> None:
+    """The lab course in efficient and scaled training, from the command line.
+
+    minitrain lab
+    minitrain train --minutes 2
+    """
+    if version:
+        print(f"minitrain {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+app = group("minitrain", "")
+app.callback(invoke_without_command=True, **help_of(minitrain))(typed(minitrain))
+for command in (lab, watch, alerts, merge, export, quantize, grade, build, bench, doctor):
+    add(app, command)
+for command in (assets, update):
+    add(app, command)
+add(app, train, SinkOptions, TrainOptions)
+add(app, finetune, FinetuneOptions)
+add(app, generate, SamplingOptions)
+add(app, serve, ServeOptions)
+add(app, load, LoadOptions)
 app.add_typer(plan, name="plan")
 app.add_typer(data, name="data")
 
 
 def main() -> None:
-    """Run a command; what a person can mend is one sentence on stderr and exit code 2."""
+    """Runs a command; a mistake is one sentence on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
@@ -74,7 +87,7 @@ def main() -> None:
 
 
 def refuse(sentence: str) -> None:
-    """On one line, whatever was typed, or is the name of a file."""
+    """Prints one line, whatever was typed or is the name of a file."""
     print("error:", *printable(sentence, len(sentence)).split(), file=sys.stderr)
     sys.exit(2)
 

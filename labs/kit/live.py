@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrain.apps.watch.history import History
-from minitrain.apps.watch.html import body, theme
-from minitrain.apps.watch.state import state_of
+from minitrain.apps.watch.page import body, state_of, theme
 from minitrain.errors import InputError
 from minitrain.lab.drawing.display import Rich, display, in_kernel, words
 

@@ -1,15 +1,14 @@
-"""`python -m minitrain bench [NAME …] [--json FILE]`: ours beside the peers, measured in turn."""
+"""`python -m minitrain bench [NAME …] [--json FILE]`: ours and the peers', measured in turn."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minitrain.apps.kinds import NEW_FILE, Argument, Option, one_of, whole
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from minitrain.bench.case import Case, Row
 
 NAMES = (
@@ -41,20 +40,24 @@ BENCH = one_of("bench", lambda: NAMES)
 
 def bench(
     names: Annotated[
-        list[str] | None, Argument(BENCH, f"{', '.join(NAMES)}; without any, all", many=True)
+        list[str] | None, Argument(BENCH, f"Any of {', '.join(NAMES)}; else all.", many=True)
     ] = None,
-    json: Annotated[Path | None, Option(NEW_FILE, "also write the rows to this file")] = None,
+    json: Annotated[Path | None, Option(NEW_FILE, "Also write the rows to this file.")] = None,
     repeats: Annotated[
         int | None,
-        Option(whole(1, 1000), "repeats of each contender, in turn", "the bench's own"),
+        Option(whole(1, 1000), "Repeats of each contender, in turn.", "the bench's own"),
     ] = None,
 ) -> None:
-    """Measure each technique beside the peer you would use instead."""
+    """Measure each technique beside the peer that one would use instead.
+
+    minitrain bench
+    minitrain bench ddp zero --repeats 5 --json rows.json
+    """
     report(measured_rows(chosen_cases(names, repeats)), json)
 
 
 def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Case]:
-    """The cases of the benches named, or of all that have a peer here."""
+    """The cases of the named benches, or of all that have a peer here."""
     from importlib import import_module
 
     from minitrain.errors import InputError
@@ -72,55 +75,43 @@ def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Ca
 
 
 def measured_rows(cases: list[Case]) -> list[Row]:
-    """Measures one case after the other; on stderr a bar, and each ratio as soon as it is known."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    """Measures case by case, with a bar on stderr, and prints each ratio at once."""
+    from tqdm import tqdm
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     rows: list[Row] = []
-    with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as progress:
-        task = progress.add_task("", total=len(cases))
-        for case in cases:
-            progress.update(task, description=case.name)
-            rows.append(case.row())
-            progress.console.print(f"{case.name}: {rows[-1].ratio:.2f} x {case.peer_name}")
-            progress.advance(task)
+    for case in tqdm(cases, unit="case", leave=False, disable=None):
+        rows.append(case.row())
+        line = f"{case.name}: {rows[-1].ratio:.2f} x {case.peer_name}"
+        tqdm.write(line, file=sys.stderr)
     return rows
 
 
 def report(rows: list[Row], json: Path | None = None) -> None:
-    """Prints the table, says in words where we lose and why, and writes the file."""
-    from rich.console import Console
-
+    """Prints the table and the losses with their reasons, and writes the file."""
+    from minitrain.apps.tables import say, show_table
     from minitrain.bench.case import as_json
 
-    console = Console()
-    console.print(table(rows))
-    console.print(verdict(rows), soft_wrap=True, highlight=False, markup=False)
+    title = "Medians of repeats taken in turn; we lose where the ratio is over 1"
+    show_table(map(cells, rows), title, left=("name", "unit", "peer's name and version"))
+    say(verdict(rows))
     if json is not None:
         json.write_text(as_json(rows))
         print(f"{len(rows)} rows written to {json}")
 
 
-def table(rows: list[Row]) -> Table:
-    from rich.table import Table
-
-    out = Table(title="Medians of repeats taken in turn; a ratio over 1 says that we lose")
-    for name in ("name", "ours", "peer", "ratio", "unit", "peer's name and version"):
-        out.add_column(name, justify="right" if name in ("ours", "peer", "ratio") else "left")
-    for row in rows:
-        half = row.spread / 2 * row.ratio
-        ratio = f"{row.ratio:.2f} ± {half:.2f}"
-        style = "bold" if row.lost else None
-        costs = (f"{row.ours:.3g}", f"{row.peer:.3g}")
-        out.add_row(row.name, *costs, ratio, row.unit, row.peer_name, style=style)
-    return out
+def cells(row: Row) -> dict[str, str]:
+    return {
+        "name": row.name,
+        "ours": f"{row.ours:.3g}",
+        "peer": f"{row.peer:.3g}",
+        "ratio": f"{row.ratio:.2f} ± {row.spread / 2 * row.ratio:.2f}",
+        "unit": row.unit,
+        "peer's name and version": row.peer_name,
+    }
 
 
 def verdict(rows: list[Row]) -> str:
-    """The number of wins, and each loss in words, with its reason."""
+    """The number of wins, and each loss with its reason."""
     losses = [row for row in rows if row.lost]
     lines = [f"We win {len(rows) - len(losses)} of {len(rows)}."]
     for reason in dict.fromkeys(row.reason for row in losses):

@@ -1,26 +1,29 @@
 """`python -m minitrain data prepare SOURCE… --out DIR`: raw text to token files, with a report.
 
-`data verify DIR` reads every byte of what came out; `data classifier` learns which texts to keep.
+`data verify DIR` reads every byte of the result; `data classifier` learns which documents to keep.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from minitrain.apps.kinds import (
     FILE,
     FOLDER,
     NEW_FILE,
     PATH,
+    QUIET,
     Argument,
+    Flag,
     Kind,
     Option,
+    add,
+    group,
     real,
-    typed,
     whole,
 )
 from minitrain.errors import unknown_name
@@ -70,7 +73,43 @@ FILTERS = Kind("FILTER,…", "names of filters with commas between, or none", re
 LANGUAGE = Kind("LANGUAGE", "two letters, or any", read_language)
 SOURCE = Kind("SOURCE", "a file, a folder, or a name", read_source)
 
-data = typer.Typer(help="Raw text to files of tokens, for Loader(TokenRows(DIR, length), …).")
+data = group("data", "Turn raw text into files of tokens, for Loader(TokenRows(DIR, length), …).")
+FIELD = Option(SOURCE, "The field of JSON lines or Parquet that holds the text.")
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Settings of the preparation, as they are typed."""
+
+    field: Annotated[str, FIELD] = "text"
+    language: Annotated[str, Option(LANGUAGE, "Keep documents in en, de, … or any language.")] = (
+        "en"
+    )
+    filters: Annotated[
+        str, Option(FILTERS, "Some of gopher, repetition, c4 and fineweb, in order, or none.")
+    ] = "gopher,repetition"
+    classifier: Annotated[
+        Path | None, Option(FILE, "Keep the documents that a `data classifier` wants.", "none")
+    ] = None
+    label: Annotated[str, Option(SOURCE, "The classifier's label to keep.")] = "wanted"
+    least: Annotated[float, Option(real(0, 1), "The least probability of that label.")] = 0.5
+    near: Annotated[
+        float, Option(real(0, 0.99), "Similarity of near duplicates; 0 keeps them.")
+    ] = 0.75
+    passages: Annotated[
+        int,
+        Option(whole(0, 10**6), "Remove repeated passages of at least N characters; 0 keeps them."),
+    ] = 0
+    test: Annotated[
+        str | None, Option(SOURCE, "A test set whose documents must stay out.", "none")
+    ] = None
+    tokenizer: Annotated[Path | None, Option(FILE, "A tokenizer.json.", "one is trained")] = None
+    vocab: Annotated[
+        int,
+        Option(whole(257, 10**6), "Size of the trained vocabulary."),
+    ] = 4096
+    shard_tokens: Annotated[int, Option(whole(1, 2**40), "Tokens in a file.")] = 2**26
+    block_bytes: Annotated[int, Option(whole(1, 2**40), "Bytes of text between saves.")] = 4_000_000
 
 
 def prepare(
@@ -78,74 +117,37 @@ def prepare(
         list[str],
         Argument(
             SOURCE,
-            "files (.jsonl, .json, .csv, .parquet, .txt), folders, sotu, hub:NAME",
+            "Files (.jsonl, .json, .csv, .parquet, .txt), folders, sotu, hub:NAME.",
             many=True,
         ),
     ],
-    out: Annotated[Path, Option(FOLDER, "the folder to write, new, or one that was interrupted")],
-    field: Annotated[str, Option(SOURCE, "which field of JSON lines or Parquet has the text")] = (
-        "text"
-    ),
-    language: Annotated[str, Option(LANGUAGE, "keep what is in it: en, de, …, or any")] = "en",
-    filters: Annotated[
-        str, Option(FILTERS, "gopher, repetition, c4, fineweb; the order of the rules; or none")
-    ] = "gopher,repetition",
-    classifier: Annotated[
-        Path | None, Option(FILE, "keep what `data classifier` has learnt to want", "none")
-    ] = None,
-    label: Annotated[str, Option(SOURCE, "of the classifier's, the label to keep")] = "wanted",
-    least: Annotated[float, Option(real(0, 1), "the least probability of it")] = 0.5,
-    near: Annotated[
-        float, Option(real(0, 0.99), "the similarity of near duplicates; 0: leave them")
-    ] = 0.75,
-    passages: Annotated[
-        int,
-        Option(
-            whole(0, 10**6), "remove repeated passages of at least so many characters; 0: keep them"
-        ),
-    ] = 0,
-    test: Annotated[
-        str | None, Option(SOURCE, "texts of a test set, which must not come in", "none")
-    ] = None,
-    tokenizer: Annotated[Path | None, Option(FILE, "a tokenizer.json", "one is trained")] = None,
-    vocab: Annotated[int, Option(whole(257, 10**6), "tokens of the one that is trained")] = 4096,
-    shard_tokens: Annotated[int, Option(whole(1, 2**40), "tokens in a file")] = 2**26,
-    block_bytes: Annotated[int, Option(whole(1, 2**40), "bytes of text between saves")] = (
-        4_000_000
-    ),
-    keep_private: Annotated[
-        bool, typer.Option("--keep-private", help="leave addresses, numbers and keys unmasked")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress")] = False,
+    out: Annotated[Path, Option(FOLDER, "The folder to write, new or interrupted.")],
+    keep_private: Annotated[bool, Flag("Do not mask addresses, numbers and keys.")] = False,
+    quiet: Annotated[bool, QUIET] = False,
+    **given: Any,
 ) -> None:
-    """Filter, mask, deduplicate and tokenize; interrupted, the same command goes on."""
-    report = run(
-        out,
-        not quiet,
-        sources=tuple(sources),
-        field=field,
-        language=None if language == "any" else language,
-        filters=tuple(filters),
-        classifier=None if classifier is None else str(classifier),
-        label=label,
-        least=least,
-        mask=not keep_private,
-        test=test,
-        near=near or None,
-        passages=passages,
-        tokenizer=None if tokenizer is None else str(tokenizer),
-        vocab_size=vocab,
-        shard_tokens=shard_tokens,
-        block_bytes=block_bytes,
-    )
+    """Filter, mask, deduplicate and tokenize text. The same command resumes an interrupted one.
+
+    minitrain data prepare sotu --out tokens
+    minitrain data prepare pages.jsonl --language de --filters c4 --out tokens
+    """
+    paths = {name: str(given[name]) for name in ("classifier", "tokenizer") if given[name]}
+    language = None if given["language"] == "any" else given["language"]
+    given |= {"language": language, "near": given["near"] or None, **paths}
+    given["vocab_size"] = given.pop("vocab")
+    report = run(out, not quiet, sources=tuple(sources), mask=not keep_private, **given)
     if report is not None:
         show(report, out)
 
 
 def verify(
-    folder: Annotated[Path, Argument(PATH, "what prepare has written")],
+    folder: Annotated[Path, Argument(PATH, "A folder that prepare has written.")],
 ) -> None:
-    """Read every byte of token files, and say whether they are as they were written."""
+    """Read every byte of token files, and report whether they are as they were written.
+
+    minitrain data verify tokens
+    minitrain data verify /data/web/tokens
+    """
     from minitrain.data.stream.token_files import verify_token_files
     from minitrain.words import plural
 
@@ -157,14 +159,16 @@ def verify(
 
 
 def classifier(
-    wanted: Annotated[str, Option(SOURCE, "texts like those to keep: a file, a folder, a name")],
-    other: Annotated[str, Option(SOURCE, "texts as they come: part of what is to be filtered")],
-    out: Annotated[Path, Option(NEW_FILE, "where it goes, such as keep.safetensors")],
-    field: Annotated[str, Option(SOURCE, "which field of JSON lines or Parquet has the text")] = (
-        "text"
-    ),
+    wanted: Annotated[str, Option(SOURCE, "Documents like those to keep: a file, folder or name.")],
+    other: Annotated[str, Option(SOURCE, "Other documents: a part of what is to be filtered.")],
+    out: Annotated[Path, Option(NEW_FILE, "The file to write, such as keep.safetensors.")],
+    field: Annotated[str, FIELD] = "text",
 ) -> None:
-    """Learn to tell two heaps of texts apart, for `data prepare --classifier`."""
+    """Train a classifier of wanted documents, for `data prepare --classifier`.
+
+    minitrain data classifier --wanted good.jsonl --other raw.jsonl --out keep
+    minitrain data prepare raw.jsonl --classifier keep --out tokens
+    """
     from minitrain.data.preparation.documents import read_texts
     from minitrain.data.preparation.filters.classifier import train_and_test
 
@@ -172,8 +176,11 @@ def classifier(
     trained, right = train_and_test({name: read_texts([s], field) for name, s in heaps.items()})
     trained.save(out)
     for name, share in right.items():
-        print(f"{share:.0%} of {name} texts that it has not seen are told from the others")
-    print(f"keep the wanted: python -m minitrain data prepare SOURCE --classifier {out} --out DIR")
+        print(f"{share:.0%} of {name} held-out documents are classified correctly")
+    print(
+        f"keep the wanted: python -m minitrain data prepare {shlex.quote(other)} --classifier "
+        f"{shlex.quote(str(out))} --out tokens"
+    )
 
 
 def run(out: Path, progress: bool, **settings: Any) -> Report:
@@ -184,24 +191,25 @@ def run(out: Path, progress: bool, **settings: Any) -> Report:
 
 
 def show(report: Report, out: Path) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+    from minitrain.apps.tables import show_table
     from minitrain.words import bytes_text
 
-    table = Table(box=box.SIMPLE)
-    table.add_column("after", no_wrap=True)
-    for name in ("documents", "text"):
-        table.add_column(name, justify="right")
-    for stage in report.funnel:
-        table.add_row(stage["stage"], f"{stage['documents']:,}", bytes_text(stage["bytes"]))
-    Console().print(table)
+    show_table(
+        [
+            {
+                "after": stage["stage"],
+                "documents": f"{stage['documents']:,}",
+                "text": bytes_text(stage["bytes"]),
+            }
+            for stage in report.funnel
+        ],
+        left=("after",),
+    )
     print(f"{report.tokens:,} tokens in {out}; the drops, with samples: {out / 'report.md'}")
-    print(f"train on them: python -m minitrain train --data {out}")
+    print(f"train on them: python -m minitrain train --data {shlex.quote(str(out))}")
     print(f"in Python: Loader(TokenRows({str(out)!r}, length=512), batch_size=8)")
 
 
-data.command(name="prepare")(typed(prepare))
-data.command(name="classifier")(typed(classifier))
-data.command(name="verify")(typed(verify))
+add(data, prepare, PrepareOptions)
+add(data, classifier)
+add(data, verify)

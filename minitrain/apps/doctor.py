@@ -1,4 +1,4 @@
-"""`python -m minitrain doctor`: can this machine run the course, and what to do where it can't."""
+"""`python -m minitrain doctor`: checks that this machine can run the course, with remedies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ COLORS = {"ok": "32", "warn": "33", "fail": "31"}  # green, yellow, red of a ter
 
 
 def doctor() -> None:
-    """Tell whether this machine can run the course; exit code 1 if not."""
+    """Check that this machine can run the course; exit code 1 if it cannot.
+
+    minitrain doctor
+    minitrain doctor > findings.txt
+    """
     from minitrain.lab.notebook.health import examine
 
     states = []
@@ -24,7 +28,7 @@ def doctor() -> None:
 
 
 def before_setup(arguments: list[str]) -> NoReturn:
-    """With nothing but Python: `doctor` says what is missing, another command what to do first."""
+    """Without the packages: `doctor` reports what is missing; other commands name the remedy."""
     if arguments[:1] == ["doctor"]:
         doctor()
     print(

@@ -1,7 +1,10 @@
-"""`python -m minitrain export SOURCE --out FOLDER`: a model in Hugging Face form, for every reader.
+"""`python -m minitrain export SOURCE --out FOLDER`: a model in Hugging Face's form; `merge ADAPTER
+--out FOLDER`: an adapter and its model as one plain model.
 
-SOURCE is a run (its newest checkpoint, or --step N), one checkpoint, or a GGUF file. Runs from any
-mesh are alike: a checkpoint holds the whole model under one process's names.
+SOURCE is a run (its newest checkpoint, or --step N), one checkpoint, or a GGUF file. Runs on any
+mesh are alike: a checkpoint holds the whole model. ADAPTER is a run of `finetune`, or a folder of
+PEFT's files. The merged model keeps the dtype in which its base is stored; a base in few bits
+(QLoRA) comes out dense, since rounding the sum anew would lose some of what was learned.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from minitrain.apps.finetune.options import ADAPTER
 from minitrain.apps.kinds import FOLDER, PATH, Argument, Option, whole
+from minitrain.apps.models import MODEL, open_model, refuse_taken
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,18 +23,21 @@ if TYPE_CHECKING:
 
 
 def export(
-    source: Annotated[Path, Argument(PATH, "a run, one of its checkpoints, or a GGUF file")],
-    out: Annotated[Path, Option(FOLDER, "the folder to write, new or empty")],
+    source: Annotated[Path, Argument(PATH, "A run, one of its checkpoints, or a GGUF file.")],
+    out: Annotated[Path, Option(FOLDER, "The folder to write, new or empty.")],
     step: Annotated[
-        int | None, Option(whole(0, 10**12), "which of a run's checkpoints", "the newest")
+        int | None, Option(whole(0, 10**12), "The step of the run's checkpoint.", "the newest")
     ] = None,
 ) -> None:
-    """Write a run's model, or a GGUF file's, as a folder that transformers opens."""
+    """Write the model of a run or of a GGUF file as a folder that transformers opens.
+
+    minitrain export runs/1M-corpus --out model
+    minitrain export runs/1M-corpus --step 100 --out early
+    """
     from minitrain.measure.parameters import parameter_count
     from minitrain.model.hub.load import save_pretrained
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} is there already and is not empty: give --out another name")
+    refuse_taken(out)
     model, text, origin = read_source(source, step)
     save_pretrained(model, out, text=text)
     tokenizer = "its tokenizer" if text.tokenizer else "no tokenizer"
@@ -38,7 +46,7 @@ def export(
 
 
 def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles, str]:
-    """The model, how it reads text, and in words where they are from."""
+    """The model, its tokenizer's files, and their origin in words."""
     from minitrain.model.hub.gguf import find_gguf
     from minitrain.model.hub.load import load_pretrained
     from minitrain.reliability.checkpoint.folder import verify
@@ -67,10 +75,66 @@ def checkpoint_of(source: Path, step: int | None) -> Path:
 
 
 def check_has_form(checkpoint: Path) -> None:
-    """InputError with the reason where `train` could write no config.json."""
+    """InputError with the reason why `train` could write no config.json."""
     from minitrain.apps.train.options import RUN_FILE
     from minitrain.model.config import preset
     from minitrain.model.hub.config import hub_config, read_json
 
     if not (checkpoint / "config.json").is_file():
         hub_config(preset(read_json(checkpoint / RUN_FILE)["preset"]), None, "float32")
+
+
+# --- merge ---
+
+
+def merge(
+    source: Annotated[Path, Argument(PATH, "A run of finetune, or a folder of PEFT's files.")],
+    out: Annotated[Path, Option(FOLDER, "The folder to write, new or empty.")],
+    model: Annotated[
+        str | None, Option(MODEL, "The model under the adapter.", "the one in its files")
+    ] = None,
+) -> None:
+    """Write an adapter and its model as one model that transformers opens.
+
+    minitrain merge runs/stories15M-lora --out tuned
+    minitrain merge adapter/ --model stories15M --out tuned
+    """
+    refuse_taken(out)
+    print(write_merged(source, out, model))
+
+
+def write_merged(source: Path, out: Path, name: str | None) -> str:
+    from minitrain.finetuning.merging import merge_and_unload
+    from minitrain.finetuning.peft_files import CONFIG, load_adapter
+    from minitrain.model.hub.config import read_json
+    from minitrain.model.hub.load import save_pretrained
+    from minitrain.quantization.model import dequantize_model
+
+    folder = source / ADAPTER if (source / ADAPTER).is_dir() else source
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{source} holds no adapter ({CONFIG}): give a finished run of finetune, or a folder "
+            "that PEFT wrote"
+        )
+    raw = read_json(folder / CONFIG)
+    if name is None and (name := raw.get("base_model_name_or_path")):
+        if raw.get("revision") not in (None, "main") and not Path(name).exists():
+            raise InputError(
+                f"{folder} was trained on revision {raw['revision']!r} of {name}: download that, "
+                "and give it with --model"
+            )
+    if not name:
+        raise InputError(f"{folder} does not name the model under it: give it with --model")
+    model, text = open_model(name)
+    before = {name for name, _ in model.named_parameters()}
+    merged = dequantize_model(merge_and_unload(load_adapter(model, folder)))
+    added = [n for n, _ in merged.named_parameters() if n.endswith(".bias") and n not in before]
+    if added:  # by BitFit
+        raise InputError(
+            f"{added[0]} and {len(added) - 1} more are biases, which this kind of model has not: "
+            f"keep {folder} beside it, and give load_adapter both"
+        )
+    save_pretrained(merged, out, text=text)
+    count = sum(p.numel() for p in merged.parameters())
+    dtype = str(next(merged.parameters()).dtype).removeprefix("torch.")
+    return f"{out} holds {name} with {folder} in it: {count:,} parameters, {dtype}"

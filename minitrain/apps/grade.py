@@ -9,9 +9,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from minitrain.apps.kinds import NEW_FILE, Argument, Kind, Option, named, one_of, whole
+from minitrain.apps.kinds import (
+    NEW_FILE,
+    Argument,
+    Flag,
+    Kind,
+    Option,
+    full_name,
+    named,
+    one_of,
+    whole,
+)
 from minitrain.errors import InputError
 from minitrain.paths import course_root, write_atomically
 from minitrain.words import plural
@@ -22,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def read_submission_path(text: str) -> Path:
-    """A file or folder that is there, or a lab's own notebook by its name."""
+    """A file or folder that is there, or a lab's own notebook by its name: e02."""
     path = named(text)
     if path.exists():
         return path
     labs = {p.stem: p for p in (course_root() / "labs").glob("*.ipynb")}
-    if text in labs:
-        return labs[text]
+    if full_name(text, labs) in labs:
+        return labs[full_name(text, labs)]
     beside = {str(p) for p in path.parent.glob("*.ipynb")} if path.parent.is_dir() else set()
     near = get_close_matches(text, sorted({*labs, *beside}), n=1, cutoff=0.6)
     advice = f"did you mean {near[0]}?" if near else "give a notebook, a .py file or a folder"
@@ -41,42 +49,50 @@ def known_labs() -> list[str]:
     return lab_names()
 
 
-LAB = one_of("lab", known_labs)
+def read_lab(text: str) -> str:
+    return KNOWN_LAB.read(full_name(text, known_labs()))
+
+
+KNOWN_LAB = one_of("lab", known_labs)
+LAB = Kind("LAB", "the name of a lab", read_lab)
 SUBMISSION = Kind("PATH", "a notebook, a .py file or a folder", read_submission_path)
 
 
 def grade(
     submissions: Annotated[
         list[Path],
-        Argument(SUBMISSION, "notebooks, .py files, a lab's name, or folders of them", many=True),
+        Argument(SUBMISSION, "Notebooks, .py files, names of labs, or folders.", many=True),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    junit: Annotated[Path | None, Option(NEW_FILE, "write JUnit's XML")] = None,
-    gradescope: Annotated[Path | None, Option(NEW_FILE, "write Gradescope's results.json")] = None,
+    as_json: Annotated[bool, Flag("Print JSON.", names=("--json",))] = False,
+    junit: Annotated[Path | None, Option(NEW_FILE, "Write JUnit's XML to this file.")] = None,
+    gradescope: Annotated[
+        Path | None, Option(NEW_FILE, "Write Gradescope's results.json to this file.")
+    ] = None,
     csv: Annotated[
-        Path | None, Option(NEW_FILE, "grade a folder in parallel; a row a student and lab")
+        Path | None, Option(NEW_FILE, "Grade a folder in parallel; a row a student and lab.")
     ] = None,
-    lab: Annotated[
-        str | None, Option(LAB, "of this lab alone; what is of another one is left out")
-    ] = None,
+    lab: Annotated[str | None, Option(LAB, "Grade this lab alone and skip others.")] = None,
     jobs: Annotated[
         int | None,
-        Option(whole(1, 1024), "parallel processes for --csv", "one a core that has 4 GB"),
+        Option(whole(1, 1024), "Parallel processes for --csv.", "one a core that has 4 GB"),
     ] = None,
     draw: Annotated[
         int | None,
-        Option(whole(0, 2**32), "what the checks' inputs are drawn from", "a new one each time"),
+        Option(whole(0, 2**32), "Seed of the checks' inputs.", "a new one each time"),
     ] = None,
     withhold_doubtful: Annotated[
         bool,
-        typer.Option(
-            "--withhold-doubtful",
-            help="no points for recorded tables that are copied or invented, nor for the answers "
-            "read off them; without it they are remarked upon",
+        Flag(
+            "Give no points for recorded tables that are copied or invented, nor for answers read "
+            "off them; else they are only remarked upon."
         ),
     ] = False,
 ) -> None:
-    """Grade submissions in the sandbox, as text or for other tools."""
+    """Grade submissions in the sandbox, as text or for other tools.
+
+    minitrain grade e02
+    minitrain grade submissions/ --csv grades.csv
+    """
     draw = secrets.randbits(32) if draw is None else draw
     if csv is not None:
         if lab is not None:
@@ -119,8 +135,7 @@ def _files(paths: list[Path]) -> list[Path]:
 def _read(
     paths: list[Path], lab: str | None = None
 ) -> tuple[list[tuple[Submission, str]], list[str]]:
-    """The submissions, of `lab` or each with its own; and what is wrong with the others, a sentence
-    each."""
+    """The submissions with their labs (of `lab` alone if given), and a sentence for each other."""
     from minitrain.lab.grading.collect import find_lab
     from minitrain.lab.grading.submission import read_submission
 

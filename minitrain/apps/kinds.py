@@ -1,12 +1,12 @@
-"""The kinds of options: each reads its text, and refuses in one sentence what it cannot be.
+"""Kinds of options: each parses its text, or refuses it in one sentence.
 
-    gpus: Annotated[int, Option(whole(1, 10**6), "how many")] = 64
+    gpus: Annotated[int, Option(whole(1, 10**6), "The number of chips.")] = 64
     $ minitrain plan --gpus 1e20
     error: --gpus is '1e20': give a whole number from 1 to 1,000,000
 
 Typer sees each as text with a callback (`typed`); a dataclass of such fields is a command's options
 too, and checks itself by them (`check_fields`). Imports no torch, so that a wrong option is
-answered in a blink.
+refused at once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, Optional, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from minitrain.errors import InputError, unknown_name
 
@@ -82,7 +83,7 @@ SEED = whole(0, 2**63 - 1)
 
 
 def one_of(what: str, names: Callable[[], Collection[str]]) -> Kind:
-    """One of the `names`, which are asked for when they are needed; else the nearest is told."""
+    """One of `names()`, which is called when a value is read; an error suggests the nearest."""
 
     def read(text: str) -> str:
         if text not in names():
@@ -90,6 +91,12 @@ def one_of(what: str, names: Callable[[], Collection[str]]) -> Kind:
         return text
 
     return Kind("NAME", f"the name of a {what}", read)
+
+
+def full_name(text: str, names: Collection[str]) -> str:
+    """e02_data_parallel for e02, where one of the names begins with it; else the text itself."""
+    found = [name for name in names if name.startswith(f"{text}_")]
+    return found[0] if len(found) == 1 and text not in names else text
 
 
 def several(kind: Kind) -> Kind:
@@ -176,32 +183,86 @@ FOLDER = Kind("FOLDER", "a folder that can be written", read_folder)
 
 @dataclass(frozen=True)
 class Option:
-    """In an annotation: the option's kind, its line of help, and where it is listed."""
+    """In an annotation: an option's kind, its sentence of help, and the panel that lists it."""
 
     kind: Kind
     help: str
     default: str | None = None  # in words, where it is worked out and the parameter's own is None
     panel: str | None = None
-    many: bool = False  # of an argument: all the rest
+    many: bool = False  # may be repeated; of an argument: all the rest
 
     declared = staticmethod(typer.Option)
 
 
 class Argument(Option):
-    """The same for what is given by its place."""
+    """A value that is given by its place."""
 
     declared = staticmethod(typer.Argument)
 
 
-def typed(function: Callable, more: type | None = None) -> Callable:
-    """`function` with the signature that typer reads; `more`: the dataclass behind its **given."""
+@dataclass(frozen=True)
+class Flag:
+    """A bool, --NAME unless `names` has other spellings of it."""
+
+    help: str
+    panel: str | None = None
+    names: tuple[str, ...] = ()
+
+
+QUIET = Flag("Show no progress.", names=("--quiet", "-q"))
+
+
+class Command(TyperCommand):
+    """Shows --help without a type in its own help."""
+
+    def get_help_option(self, context: typer.Context) -> Any:
+        return untyped(super().get_help_option(context))
+
+
+class Group(TyperGroup):
+    def get_help_option(self, context: typer.Context) -> Any:
+        return untyped(super().get_help_option(context))
+
+
+def untyped(option: Any) -> Any:
+    option.metavar, option.help = "", "Show this page."
+    return option
+
+
+def group(name: str, help: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        help=help,
+        cls=Group,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+
+
+def add(to: typer.Typer, function: Callable, *options: type) -> None:
+    """Adds a command to a group; the second paragraph of its docstring is the examples of its help.
+
+    `options` are the dataclasses behind the function's **given.
+    """
+    to.command(cls=Command, **help_of(function))(typed(function, *options))
+
+
+def help_of(function: Callable) -> dict[str, str]:
+    text, _, examples = getdoc(function).partition("\n\n")
+    return {"help": text, "epilog": "\n\n".join(["Examples:", *examples.splitlines()])}
+
+
+def typed(function: Callable, *options: type) -> Callable:
+    """`function` with the signature that typer reads."""
     hints = get_type_hints(function, include_extras=True)
     taken = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=own.default, annotation=hints[name])
         for name, own in signature(function).parameters.items()
         if own.kind is not Parameter.VAR_KEYWORD
     ]
-    taken = [as_text(parameter) for parameter in taken + (of_fields(more) if more else [])]
+    taken += [parameter for kind in options for parameter in of_fields(kind)]
+    taken = [as_text(parameter) for parameter in taken]
 
     @wraps(function)
     def command(**given: Any) -> Any:
@@ -213,18 +274,24 @@ def typed(function: Callable, more: type | None = None) -> Callable:
 
 
 def of_fields(kind: type) -> list[Parameter]:
-    """A parameter for each field of a dataclass, its own before those that it inherits."""
+    """A parameter for each field of a dataclass that is an option, inherited ones last."""
     hints = get_type_hints(kind, include_extras=True)
     ordered = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
+    defaults = {f.name: Parameter.empty if f.default is MISSING else f.default for f in ordered}
     return [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in ordered
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in defaults.items()
+        if get_origin(hints[name]) is Annotated
     ]
 
 
 def as_text(parameter: Parameter) -> Parameter:
-    """A parameter with an `Option` as typer's, of text, that a callback reads; others unchanged."""
+    """A parameter as typer's, of text, that a callback reads; others unchanged."""
     option, label = option_of(parameter.annotation), label_of(parameter)
+    if isinstance(option, Flag):
+        names, shown = option.names or (label,), {"rich_help_panel": option.panel, "metavar": ""}
+        flag = typer.Option(*names, help=option.help, show_default=False, **shown)
+        return parameter.replace(annotation=Annotated[bool, flag])
     if option is None:
         return parameter
 
@@ -249,13 +316,13 @@ def as_text(parameter: Parameter) -> Parameter:
     return parameter.replace(annotation=Annotated[text, info], default=default)
 
 
-def option_of(annotation: Any) -> Option | None:
+def option_of(annotation: Any) -> Option | Flag | None:
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
-    return next((note for note in notes if isinstance(note, Option)), None)
+    return next((note for note in notes if isinstance(note, (Option, Flag))), None)
 
 
 def label_of(parameter: Parameter) -> str:
-    """As a person types it: --deadline, or the place RUNS."""
+    """An option as it is typed, --deadline; an argument by its place, RUNS."""
     if isinstance(option_of(parameter.annotation), Argument):
         return parameter.name.upper()
     return f"--{parameter.name.replace('_', '-')}"
@@ -265,7 +332,7 @@ def check_fields(options: Any) -> None:
     """InputError for the first field of a dataclass that holds what its option could not be."""
     for parameter in of_fields(type(options)):
         option, value = option_of(parameter.annotation), getattr(options, parameter.name)
-        if option and value is not None:
+        if isinstance(option, Option) and value is not None:
             label = label_of(parameter)
             if option.kind(str(value), label) != value:
                 raise InputError(f"{label} is {value!r:.80}: give {option.kind.allowed}")

@@ -1,4 +1,6 @@
-"""`python -m minitrain lab`: JupyterLab on the map of the course."""
+"""`python -m minitrain lab`: JupyterLab on the map of the course; `build`: masters -> executed
+solutions and learners' notebooks.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +8,53 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from minitrain.apps.kinds import HOST, Argument, Kind, Option, whole
+from minitrain.apps.kinds import HOST, Argument, Flag, Kind, Option, full_name, whole
 from minitrain.errors import InputError, unknown_name
 from minitrain.paths import course_root, stand_in_home
 
+if TYPE_CHECKING:
+    from minitrain.lab.building.masters import Target
+
 
 def read_page(text: str) -> Path:
-    """A notebook of labs/, by its name."""
+    """A notebook of labs/, by its name or by the start of it: e02."""
     labs = course_root() / "labs"
     known = {path.stem: path for path in labs.glob("*.ipynb")}
     if not known:
         raise InputError(f"{labs} holds no notebooks: run 'make build' first")
-    if text.removesuffix(".ipynb") not in known:
+    name = full_name(text.removesuffix(".ipynb"), known)
+    if name not in known:
         raise unknown_name("lab", text, known)
-    return known[text.removesuffix(".ipynb")]
+    return known[name]
+
+
+def read_master_name(text: str) -> str:
+    """A lab that has a master, by its name, the start of it, or its file."""
+    from minitrain.lab.building.masters import targets
+
+    names = [target.name for target in targets()]
+    return targets([full_name(text, names)])[0].name
 
 
 PAGE = Kind("LAB", "the name of a lab", read_page)
+MASTER = Kind("LAB", "the name of a lab, e02_data_parallel for one", read_master_name)
 
 
 def lab(
-    page: Annotated[Path, Argument(PAGE, "the notebook to open")] = "index",
-    browser: Annotated[bool, typer.Option(help="open a browser window")] = True,
-    port: Annotated[int, Option(whole(1, 65535), "or the next that is free")] = 8888,
-    ip: Annotated[str, Option(HOST, "0.0.0.0 to reach it from other machines")] = "localhost",
+    page: Annotated[Path, Argument(PAGE, "The notebook to open, such as e02.")] = "index",
+    browser: Annotated[
+        bool, Flag("Open a browser window, or do not.", names=("--browser/--no-browser",))
+    ] = True,
+    port: Annotated[int, Option(whole(1, 65535), "The port, or the next free one.")] = 8888,
+    ip: Annotated[str, Option(HOST, "Use 0.0.0.0 to reach it from other machines.")] = "localhost",
 ) -> None:
-    """Open JupyterLab on a lab, or on the map of the course."""
+    """Open JupyterLab on a lab, or on the map of the course.
+
+    minitrain lab
+    minitrain lab e02 --no-browser
+    """
     from minitrain.lab.notebook.server import environment, server_command
 
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
@@ -45,7 +64,7 @@ def lab(
         home = stand_in_home()
         home.mkdir(exist_ok=True)
         os.environ["HOME"] = str(home)  # Jupyter, IPython and we write there
-        print(f"{Path.home()} takes the place of your home, which cannot be written.")
+        print(f"your home cannot be written: {home} takes its place")
     print(f"JupyterLab opens on labs/{page.name}; Ctrl-C here, twice, stops it.")
     print(f"`minitrain` works in its terminals; in a shell of your own it is {tools}/minitrain.")
     sys.stdout.flush()
@@ -54,7 +73,81 @@ def lab(
 
 
 def become(command: list[str]) -> None:
-    """Runs it in place of this process, so that signals and the exit code are its own."""
+    """Replaces this process by the command, which then gets its signals and gives its exit code."""
     if os.name == "posix":
         os.execv(command[0], command)
     sys.exit(subprocess.run(command).returncode)
+
+
+# --- build ---
+
+
+def build(
+    names: Annotated[list[str] | None, Argument(MASTER, "The labs; else all.", many=True)] = None,
+    check: Annotated[bool, Flag("Only report what has drifted.")] = False,
+    force: Annotated[bool, Flag("Also execute what is current.")] = False,
+    unfilled: Annotated[bool, Flag("Also run the learner's notebook with its gaps.")] = False,
+) -> None:
+    """Build executed solutions and learners' notebooks from solutions/*.py.
+
+    minitrain build e02
+    minitrain build --check
+    """
+    from minitrain.lab.building.masters import targets
+
+    chosen = targets(names or None)
+    if check:
+        sys.exit(_report_drift(chosen))
+    for target in chosen:
+        _build(target, force, unfilled)
+
+
+def _report_drift(chosen: list[Target]) -> int:
+    from minitrain.lab.building.masters import drift, for_learners, read_master
+    from minitrain.lab.building.rules import problems
+
+    found = 0
+    for target in chosen:
+        differences = [f"{line}: run 'make build'" for line in drift(target)]
+        lines = differences + [
+            f"{target.name}: {line}" for line in problems(for_learners(read_master(target)))
+        ]
+        found += len(lines)
+        print("\n".join(lines) if lines else f"{target.name}: labs and solutions are current")
+    return min(found, 1)
+
+
+def _build(target: Target, force: bool, unfilled: bool) -> None:
+    from minitrain.lab.building.execute import execute
+    from minitrain.lab.building.masters import (
+        as_solution,
+        for_learners,
+        read_master,
+        with_outputs,
+        write,
+        write_picture,
+    )
+    from minitrain.lab.building.rules import problems
+    from minitrain.lab.building.schematics import draw_again
+
+    notebook = read_master(target)
+    lab, solution = for_learners(notebook), as_solution(notebook)
+    for line in problems(lab):
+        print(f"{target.name}: {line}", file=sys.stderr)
+    write(lab, target.lab)
+    ran = None if force else with_outputs(target, solution)
+    run = draw_again if ran else execute
+    executed = run(ran or solution, target.name, target.lab.parent)
+    write(executed, target.solution)
+    write_picture(executed, target)
+    kept = "its code is that of the last execution, its schematics are today's"
+    done = kept if ran else "executed"
+    written = f"{_short(target.solution, target)}, {_short(target.lab, target)}"
+    print(f"{target.name}: {done}; wrote {written}")
+    if unfilled:
+        execute(lab, f"{target.name}, unfilled", target.lab.parent)
+        print(f"{target.name}: the unfilled lab runs from top to bottom")
+
+
+def _short(path: Path, target: Target) -> str:
+    return path.relative_to(target.root).as_posix()

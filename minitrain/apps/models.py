@@ -1,11 +1,12 @@
-"""The model that a command is given: a folder, a run of `train`, a .gguf file, or a name.
+"""Opens the model of a command: a folder, a run of `train`, a .gguf file, or a name.
 
-A name is that of an asset of the course (`python -m minitrain assets`), or one on the hub.
+A name is an asset of the course (`python -m minitrain assets`), or one on the hub.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 OWN = ("stories15M", "smollm2-135m-instruct")  # of the course's assets, those that are models
 MODEL = Kind("MODEL", "a folder, a .gguf file, or a name on the hub", lambda text: str(named(text)))
-MODEL_HELP = f"a Hugging Face folder, a run, a .gguf, {OWN[0]}, {OWN[1]}, or a name on the hub"
+MODEL_HELP = (
+    f"A Hugging Face folder, a run, a .gguf file, {OWN[0]}, {OWN[1]}, or a name on the hub."
+)
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 FINETUNED = "finetune.json"  # what a run of `finetune` was asked
 WANTED = ["*.json", "*.safetensors", "tokenizer.model", "merges.txt", "*.jinja"]
@@ -29,9 +32,9 @@ WANTED = ["*.json", "*.safetensors", "tokenizer.model", "merges.txt", "*.jinja"]
 def open_model(
     name: str, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> tuple[Transformer, TextFiles]:
-    """Fetches it where no such path is here; `dtype` None keeps the one that it is stored in.
+    """Fetches a model that is not a path; `dtype` None keeps the stored one.
 
-    A folder of `quantize` keeps its own: its layers' formats are not to be rounded again.
+    A folder of `quantize` always keeps its own: its weights are not rounded again.
     """
     from minitrain.model.hub.load import load_pretrained
     from minitrain.quantization.folder import is_quantized, load_quantized
@@ -62,20 +65,27 @@ def find_model(name: str) -> Path:
 
 
 def refuse_adapter(path: Path) -> None:
-    """InputError for PEFT's files, and for a run of `finetune`: neither holds a whole model."""
+    """InputError for PEFT's files and a run of `finetune`, which hold no whole model."""
     from minitrain.finetuning.peft_files import CONFIG
 
     if (path / "model").is_dir() and (path / FINETUNED).is_file():
         raise InputError(f"its model lies in {path / 'model'}: give that, {path} is the run")
     if (path / CONFIG).is_file() or (path / FINETUNED).is_file():
+        merged = f"{path}-merged"
+        command = f"merge {shlex.quote(str(path))} --out {shlex.quote(merged)}"
         raise InputError(
-            f"{path} holds an adapter, and no model: make one of both with "
-            f"python -m minitrain merge {path} --out FOLDER, and give that FOLDER"
+            f"{path} holds an adapter, and no model: merge the two with "
+            f"python -m minitrain {command}, and give {merged}"
         )
 
 
+def refuse_taken(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there already and is not empty: give --out another name")
+
+
 def fetch_model(name: str) -> Path:
-    """Into Hugging Face's own cache, from which the next call takes it."""
+    """Downloads into Hugging Face's own cache, or finds it there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -1,27 +1,25 @@
-"""`python -m minitrain quantize --model FOLDER --format int4 --method gptq --data FILE`: a model in
-few bits, and what it costs: perplexity and bytes before and after.
+"""`python -m minitrain quantize --model MODEL --data TEXT`: a model in few bits, with its
+perplexity and bytes before and after.
 
-The first rows of the text calibrate, the last ones judge: they are never the same.
+The first rows of the text calibrate and the last ones judge; they never overlap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minitrain.apps.finetune.options import TEXT
 from minitrain.apps.kinds import FOLDER, Kind, Option, one_of, whole
-from minitrain.apps.models import MODEL, MODEL_HELP, open_model
+from minitrain.apps.models import MODEL, MODEL_HELP, open_model, refuse_taken
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:
     from minitrain.data.loader import Batch
     from minitrain.data.packing import Packed
     from minitrain.model.hub.text import TextFiles
-    from minitrain.model.transformer import Transformer
     from minitrain.quantization.methods.method import Method
 
 BATCH = 8
@@ -35,7 +33,7 @@ def methods() -> dict[str, Method]:
 
 
 def format_name(text: str) -> str:
-    """In full: int4-g64 for int4."""
+    """The full name: int4-g64 for int4."""
     from minitrain.quantization.formats.names import named
 
     return named(text).name
@@ -47,32 +45,46 @@ FORMAT = Kind("FORMAT", "a format: int8, int4-g128, nf4-dq, mxfp4", format_name)
 
 def quantize(
     model: Annotated[str, Option(MODEL, MODEL_HELP)],
-    data: Annotated[str, Option(TEXT, "calibrates and judges")],
+    data: Annotated[str, Option(TEXT, "A text that calibrates and judges.")],
     format: Annotated[
-        str, Option(FORMAT, "int8 to int2, nf4, fp4, fp8, mxfp4; -g128, -row, -mse")
-    ] = ("int4"),
+        str, Option(FORMAT, "One of int8 to int2, nf4, fp4, fp8 and mxfp4; also -g128, -row, -mse.")
+    ] = "int4",
     method: Annotated[
-        str, Option(METHOD, "rtn, gptq, gptq-act-order, awq, awq-gptq; W8A8: llm-int8, smoothquant")
+        str,
+        Option(
+            METHOD,
+            "One of rtn, gptq, gptq-act-order, awq, awq-gptq; W8A8: llm-int8, smoothquant.",
+        ),
     ] = "gptq",
     out: Annotated[
-        Path | None, Option(FOLDER, "the folder to write", "MODEL-FORMAT-METHOD")
+        Path | None, Option(FOLDER, "The folder to write.", "runs/MODEL-FORMAT-METHOD")
     ] = None,
-    rows: Annotated[int, Option(whole(1, 10**6), "rows of text to calibrate on")] = 64,
-    judged: Annotated[int, Option(whole(1, 10**6), "rows of text to judge by")] = 64,
+    rows: Annotated[int, Option(whole(1, 10**6), "Rows of text to calibrate on.")] = 64,
+    judged: Annotated[int, Option(whole(1, 10**6), "Rows of text to judge by.")] = 64,
     length: Annotated[
-        int | None, Option(whole(2, 10**6), "tokens in a row", "256, or the model's longest")
+        int | None, Option(whole(2, 10**6), "Tokens in a row.", "256, or the model's longest")
     ] = None,
 ) -> None:
-    """Write a model with its weights in few bits, and say what that costs."""
+    """Write a model with its weights in few bits, and report the loss in perplexity.
+
+    minitrain quantize --model stories15M --data sotu
+    minitrain quantize --model runs/1M-corpus --data sea --format nf4-dq
+    """
+    from tqdm import tqdm
+
     from minitrain.quantization.folder import save_quantized
     from minitrain.quantization.formats.names import named
-    from minitrain.quantization.model import formats_by_layer, held_bytes, quantize_model
+    from minitrain.quantization.model import (
+        formats_by_layer,
+        held_bytes,
+        layer_names,
+        quantize_model,
+    )
     from minitrain.training.loop import evaluate
     from minitrain.words import bytes_text
 
-    out = out or Path(model).with_name(f"{Path(model).name}-{format}-{method}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} is there already and is not empty: give --out another name")
+    out = out or Path("runs") / f"{Path(model).name}-{format}-{method}"
+    refuse_taken(out)
     net, text = open_model(model)
     chosen = formats_by_layer(net, named(format), methods()[method])
     packed = read_rows(data, text, net.config.vocab_size, length or min(256, net.config.max_length))
@@ -81,8 +93,9 @@ def quantize(
     net.float()
     nats = evaluate(net, held_out)
     missed: list[str] = []
-    with layers_bar(net) as progress:
-        quantize_model(net, chosen, methods()[method], calibration, progress, missed.append)
+    with tqdm(total=len(layer_names(net)), unit="layer", disable=None) as bar:
+        how = methods()[method], calibration
+        quantize_model(net, chosen, *how, lambda _: bar.update(), missed.append)
     after_nats = evaluate(net, held_out)
     save_quantized(net.to(stored), out, text)
     after = held_bytes(net)
@@ -93,9 +106,10 @@ def quantize(
             f"experts     {len(missed)} matrices, such as {missed[0]}, were reached by no token "
             "and rounded to nearest: more --rows reach more"
         )
-    print(f"{out} holds {format} by {method}; open it with:")
-    print("    from minitrain.quantization.folder import load_quantized")
-    print(f"    model, text = load_quantized({str(out)!r})")
+    where = shlex.quote(str(out))
+    print(f"{out} holds {format} by {method}")
+    print(f"generate with it: python -m minitrain generate --model {where}")
+    print(f"fine-tune it (QLoRA): python -m minitrain finetune --model {where} --data {data}")
 
 
 def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packed:
@@ -139,17 +153,3 @@ def split(packed: Packed, rows: int, judged: int) -> tuple[list[Batch], list[Bat
     parts = packed[:rows], packed[len(packed) - judged :]
     first, last = (list(Loader(part, BATCH, shuffle=False)) for part in parts)
     return first, last
-
-
-@contextmanager
-def layers_bar(model: Transformer) -> Iterator[Callable[[str], object]]:
-    """On stderr, a bar over the layers; gives what is called with each one's path."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from minitrain.quantization.model import layer_names
-
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=len(layer_names(model)))
-        yield lambda name: bar.update(task, advance=1, description=name)

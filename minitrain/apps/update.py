@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from minitrain.apps.kinds import Flag
 from minitrain.paths import course_root
 
 
-def update() -> None:
-    """Fetch the newest course; your cells in labs/ are kept, and copies of your notebooks, too.
+def update(
+    check: Annotated[bool, Flag("Only say how many commits are new.")] = False,
+) -> None:
+    """Fetch the newest course and keep every cell that you wrote in labs/.
 
-    Needs a clone whose branch has an upstream, as `git clone` makes it.
+    minitrain update
+    minitrain update --check
     """
+    from minitrain.lab.building.update import new_commits
     from minitrain.lab.building.update import update as run
+    from minitrain.words import plural
 
     root = course_root()
+    if check:
+        print(f"{plural(new_commits(root), 'commit')} to fetch; nothing was changed.")
+        return
     done = run(root)
     if done.before == done.after:
         print(f"The course is the newest already ({done.after}).")

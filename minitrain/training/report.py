@@ -1,6 +1,6 @@
 """Reports of a run in progress: a sample after every step, to a progress bar and to `sinks`.
 
-     62%|█████   | step 412 · loss 1.318 · held out 1.305, 7.9% above the floor · 14,200 tok/s
+     62%|██████    | 01:14<00:45 · step 412 · loss 1.318 · held out 1.305, 7.9% above the floor
 
 A sample is a flat dict of what is known after the step (`monitoring/metrics.py` has the names); a
 sink is whatever takes one: a file, TensorBoard, a Prometheus endpoint. The floor is the entropy of
@@ -22,6 +22,7 @@ from minitrain.training.loop import Diverged, StepRecord
 
 Sample = dict[str, Any]
 Sink = Callable[[Sample], object]
+LAYOUT = "{percentage:3.0f}%|{bar:10}| {elapsed}<{remaining} · {desc}"  # time first: lines are cut
 FINISHED, STOPPED, DIVERGED, FAILED = "finished", "stopped", "diverged", "failed"
 COLUMNS = ("step", "tokens", "seconds", "loss", "lr", "grad_norm", "tokens_per_second", "skipped")
 
@@ -67,9 +68,8 @@ class Reporter:
         self.has_moved = True  # the model, since it was evaluated
         self.has_ended = False
         self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
-        layout = "{percentage:3.0f}%|{bar:16}| {desc} [{elapsed}<{remaining}]"
         silent = not (speaks and sys.stderr.isatty())
-        self.bar = tqdm(total=100, bar_format=layout, disable=silent)
+        self.bar = tqdm(total=100, bar_format=LAYOUT, disable=silent)
 
     def __call__(self, record: StepRecord) -> None:
         part = int(record.progress * self.evaluations)

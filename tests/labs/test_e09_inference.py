@@ -9,7 +9,7 @@ from random import Random
 
 import torch
 
-from minitrain.inference.plain.schedule import schedule as by_the_rule
+from minitrain.inference.plain.reference import schedule as by_the_rule
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference

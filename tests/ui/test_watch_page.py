@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minitrain.apps.serve.command import listen
-from minitrain.apps.watch.server import page_server
+from minitrain.apps.listening import listen
+from minitrain.apps.watch.app import page_server
 from minitrain.lab.notebook.health import find_chromium
 from minitrain.monitoring.json_lines import JsonLines, metrics_file
 

@@ -74,6 +74,12 @@ def update(root: Path) -> Update:
     return Update(before, after, merged, copies if base else None)
 
 
+def new_commits(root: Path) -> int:
+    """Commits by which the upstream is ahead of the checkout, which stays as it is."""
+    _git(root, "fetch", "--quiet")
+    return int(_git(root, "rev-list", "--count", "HEAD..@{upstream}"))
+
+
 def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merged:
     """`theirs` with each cell that the learner changed or added, and outputs of untouched cells."""
     handed_out = {cell.id: cell for cell in base.cells}

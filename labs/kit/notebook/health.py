@@ -39,7 +39,11 @@ def examine() -> Iterator[Finding]:
         try:
             yield look()
         except ModuleNotFoundError as error:
-            yield Finding(name, "fail", f"{error.name} is not installed", "run 'make setup'")
+            found = f"{error.name} is not installed"
+            if name in ("torch", "Jupyter"):
+                yield Finding(name, "fail", found, "run 'make setup'")
+            else:
+                yield Finding(name, "warn", f"not checked yet: {found}", "run 'make setup' first")
         except Exception as error:
             words = str(error).splitlines()[:1]
             found = ": ".join([type(error).__name__, *words])
@@ -73,20 +77,36 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    found = f"{memory.total / GB:.1f} GB, {memory.available / GB:.1f} free"
-    state = "warn" if memory.available >= 1.5 * GB else "fail"
+    total, free = _memory_bytes()
+    found = f"{total / GB:.1f} GB, {free / GB:.1f} free"
+    state = "warn" if free >= 1.5 * GB else "fail"
     remedy = "labs need 3 GB free: close other programs"
-    return _judged("memory", memory.available >= 3 * GB, found, state, remedy)
+    return _judged("memory", free >= 3 * GB, found, state, remedy)
+
+
+def _memory_bytes() -> tuple[float, float]:
+    """Total and free; before set-up as Linux itself gives them."""
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        meminfo = Path("/proc/meminfo")
+        if not meminfo.is_file():
+            raise
+        sizes = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        return tuple(1024 * int(sizes[n].split()[0]) for n in ("MemTotal", "MemAvailable"))
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
 
 
 def _disk() -> Finding:
-    free = shutil.disk_usage(cache_dir()).free
+    try:
+        folder = cache_dir()
+    except ModuleNotFoundError:  # before set-up, which downloads into the checkout
+        folder = course_root()
+    free = shutil.disk_usage(folder).free
     if free >= 2 * GB:
         return Finding("disk", "ok", f"{free / GB:.0f} GB free")
-    found = f"{free / GB:.1f} GB free in {cache_dir()}"
+    found = f"{free / GB:.1f} GB free in {folder}"
     return Finding("disk", "warn", found, "downloads need 2 GB: free some, or skip them")
 
 

@@ -1,4 +1,4 @@
-"""`python -m minitrain finetune --model MODEL --data TEXT`: a model learns something new."""
+"""`python -m minitrain finetune --model MODEL --data TEXT`: adapts a model to a new text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from minitrain.apps.finetune.options import FinetuneOptions, Job, resumed
-from minitrain.apps.kinds import DEVICE, FOLDER, Option
+from minitrain.apps.kinds import DEVICE, FOLDER, Flag, Option
 from minitrain.apps.models import MODEL, MODEL_HELP
 from minitrain.apps.train.command import INTERRUPTED, is_typed, stop_file
+from minitrain.apps.train.options import new_folder
 from minitrain.errors import InputError
 
 
 def finetune(
     context: typer.Context,
     model: Annotated[str | None, Option(MODEL, MODEL_HELP)] = None,
-    out: Annotated[Path | None, Option(FOLDER, "the run's folder", "runs/MODEL-METHOD")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    out: Annotated[Path | None, Option(FOLDER, "The run's folder.", "runs/MODEL-METHOD")] = None,
+    resume: Annotated[bool, Flag("Resume the run in --out.")] = False,
     device: Annotated[
-        str | None, Option(DEVICE, "cpu, cuda, mps or xpu", "cuda if there is one")
+        str | None, Option(DEVICE, "One of cpu, cuda, mps and xpu.", "cuda if there is one")
     ] = None,
     **fields: Any,
 ) -> None:
-    """Fine-tune a model on a text; Ctrl-C saves, --resume goes on bit for bit."""
+    """Fine-tune a model on a text. Ctrl-C saves it; --resume continues bit for bit.
+
+    minitrain finetune --model stories15M --data sotu
+    minitrain finetune --model runs/1M-corpus --data sea --method dora
+    """
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     if resume:
         if out is None:
@@ -35,7 +40,8 @@ def finetune(
         if model is None:
             raise InputError(f"--model is missing: give {MODEL_HELP}")
         options = FinetuneOptions(**given)
-        folder = new_folder(out, model, options)
+        name = f"{Path(model).name[:80] or 'model'}-{options.method}"
+        folder = new_folder(out, name)
     with stop_file() as stop:
         text, interrupted = run(Job(model, options, folder, resume, device, stop))
     print(text)
@@ -47,17 +53,3 @@ def run(job: Job) -> tuple[str, bool]:
     from minitrain.apps.finetune.run import run
 
     return run(job)
-
-
-def new_folder(out: Path | None, model: str, options: FinetuneOptions) -> Path:
-    """`out` if nothing is there, or the first free runs/MODEL-METHOD[-2]."""
-    if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(
-                f"{out} is there already and is not empty: go on with it by --resume, or give "
-                "--out another name"
-            )
-        return out
-    stem = f"{Path(model).name[:80] or 'model'}-{options.method}"
-    names = [stem, *(f"{stem}-{number}" for number in range(2, 10_000))]
-    return next(Path("runs") / name for name in names if not (Path("runs") / name).exists())

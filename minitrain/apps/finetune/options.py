@@ -1,12 +1,8 @@
-"""Options of `python -m minitrain finetune`: checked at once, kept in finetune.json.
-
-Imports no torch, so that a wrong option is answered in a blink.
-"""
+"""Options of `python -m minitrain finetune`: checked without torch, kept in finetune.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,11 +19,12 @@ from minitrain.apps.kinds import (
     whole,
 )
 from minitrain.apps.models import FINETUNED
+from minitrain.apps.train.options import domains
 from minitrain.data.text import NAMED
 from minitrain.errors import InputError
 
 RUN_FILE, BEFORE_FILE, ADAPTER = FINETUNED, "before.json", "adapter"
-# of each method, when --lr is not given: where published recipes begin
+# learning rates of published recipes, if --lr is not given
 RATES = {"full": 1e-4, "norm": 1e-3, "bitfit": 1e-3, "ia3": 5e-3, "prefix": 1e-2, "prompt": 1e-2}
 RATES |= {"p-tuning-v2": 1e-2}
 LORA_RATE = 1e-3
@@ -36,12 +33,6 @@ SOFT = ("prefix", "p-tuning-v2", "prompt")
 BOTTLENECKS = ("houlsby", "parallel")
 MERGED = (*RANKED, "ia3", "norm")  # into weights that the model has
 METHODS = (*RANKED, "ia3", *BOTTLENECKS, "bitfit", "norm", *SOFT, "full")
-
-
-def domains() -> Collection[str]:
-    from minitrain.data.corpus import DOMAINS  # with numpy, that --help can do without
-
-    return DOMAINS
 
 
 def read_text_name(text: str) -> str:
@@ -76,40 +67,47 @@ class FinetuneOptions:
 
     data: Annotated[
         str | None,
-        Option(TEXT, "new: .jsonl (prompt, completion; or messages), text, folder, domain, sotu"),
+        Option(
+            TEXT,
+            "The new text: .jsonl with prompt and completion or with messages, a text file, a "
+            "folder, sotu, or a domain of the corpus.",
+        ),
     ] = None
     old: Annotated[
         str | None,
-        Option(TEXT, "a text to see what is forgotten by", "a domain of the corpus"),
+        Option(TEXT, "A text by which forgetting is measured.", "a domain of the corpus"),
     ] = None
-    method: Annotated[str, Option(METHOD, ", ".join(METHODS))] = "lora"
-    rank: Annotated[int | None, Option(whole(1, 100_000), "of lora and its kin", "8")] = None
+    method: Annotated[str, Option(METHOD, f"One of {', '.join(METHODS)}.")] = "lora"
+    rank: Annotated[
+        int | None, Option(whole(1, 100_000), "Rank of lora and its variants.", "8")
+    ] = None
     alpha: Annotated[
-        float | None, Option(real(1e-6, 1e6), "of lora and its kin: scaling times rank", "16")
+        float | None,
+        Option(real(1e-6, 1e6), "Scaling times rank, of lora and its variants.", "16"),
     ] = None
     dropout: Annotated[
-        float | None, Option(real(0, 0.99), "of lora and its kin: before A", "0")
+        float | None, Option(real(0, 0.99), "Dropout before A, of lora and its variants.", "0")
     ] = None
     targets: Annotated[
         str | None,
         Option(
-            TARGETS, "which layers; of lora also experts", "the method's own; of lora, all linear"
+            TARGETS, "The layers to adapt; with lora also experts.", "by method; lora: all linear"
         ),
     ] = None
     tokens: Annotated[
-        int | None, Option(whole(1, 10_000), "of prefix and prompts: learned tokens", "16")
+        int | None, Option(whole(1, 10_000), "Learned tokens of prefix and prompts.", "16")
     ] = None
     bottleneck: Annotated[
-        int | None, Option(whole(1, 100_000), "of houlsby and parallel: features inside", "16")
+        int | None, Option(whole(1, 100_000), "Inner features of houlsby and parallel.", "16")
     ] = None
-    steps: Annotated[int, Option(COUNT, "of the optimizer")] = 200
-    batch: Annotated[int, Option(whole(1, 100_000), "rows a step")] = 8
-    length: Annotated[int, Option(whole(2, 10**6), "tokens a row")] = 128
+    steps: Annotated[int, Option(COUNT, "Steps of the optimizer.")] = 200
+    batch: Annotated[int, Option(whole(1, 100_000), "Rows a step.")] = 8
+    length: Annotated[int, Option(whole(2, 10**6), "Tokens a row.")] = 128
     lr: Annotated[
-        float | None, Option(real(1e-12, 10), "the highest learning rate", "by method")
+        float | None, Option(real(1e-12, 10), "The highest learning rate.", "by method")
     ] = None
-    dtype: Annotated[str, Option(DTYPE, "of the model under the adapter")] = "float32"
-    seed: Annotated[int, Option(SEED, "of adapter, corpus and order")] = 0
+    dtype: Annotated[str, Option(DTYPE, "The dtype of the model under the adapter.")] = "float32"
+    seed: Annotated[int, Option(SEED, "Seed of the adapter, the corpus and the order.")] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -141,7 +139,7 @@ class FinetuneOptions:
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """For `adapt`: what was given."""
+        """The given options of `adapt`."""
         names = ("rank", "alpha", "dropout", "targets", "tokens", "bottleneck")
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
@@ -166,7 +164,7 @@ class Job:
 
 
 def stored_job(folder: Path) -> tuple[str, FinetuneOptions]:
-    """The model and the options that a run was started with."""
+    """The model and the options of a run."""
     try:
         stored = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         model = stored.pop("model")
@@ -183,7 +181,7 @@ def stored_job(folder: Path) -> tuple[str, FinetuneOptions]:
 
 
 def resumed(folder: Path, model: str | None, typed: dict[str, Any]) -> tuple[str, FinetuneOptions]:
-    """The stored ones; more --steps may be given, and nothing else changed."""
+    """The stored model and options; only --steps may be raised."""
     own_model, options = stored_job(folder)
     given = {**typed, **({} if model is None else {"model": model})}
     before = {"model": own_model, **asdict(options)}

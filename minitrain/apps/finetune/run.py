@@ -1,7 +1,7 @@
-"""One fine-tuning run: open the model, adapt it, train, and say what was learned and forgotten.
+"""One fine-tuning run: opens the model, adapts it, trains, and reports learning and forgetting.
 
 adapter/          the result, in PEFT's files (of --method full: model/, a Hugging Face folder)
-step-…/           what --resume goes on from, bit for bit: the adapter alone, and its optimizer
+step-…/           checkpoints of the adapter and its optimizer, from which --resume goes on
 finetune.json     the options      metrics.jsonl   a line a step      before.json   the perplexities
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Run:
 
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that a run changes, and what it began from beside the model (PiSSA's)."""
+    """The tensors that a run changes, and those from which PiSSA began."""
     tensors = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     for path, layer in adapted_layers(model).items():
         own = {n: b for n, b in layer.adapter.named_buffers() if n.startswith("first_")}
@@ -147,7 +148,7 @@ def resume(job: Job, state: TrainState, texts: Texts) -> None:
 
 
 def first_perplexities(run: Run) -> dict[str, float]:
-    """Before the first step; a resumed run reads what was noted then."""
+    """Perplexities before the first step; a resumed run reads the stored ones."""
     path = run.job.folder / BEFORE_FILE
     if run.state.step and path.is_file():
         return json.loads(path.read_text())
@@ -197,7 +198,7 @@ def train_and_conclude(run: Run, before: dict[str, float]) -> tuple[str, bool]:
         if result.interrupted:
             reporter.close(STOPPED)
     run.save()
-    go_on = f"python -m minitrain finetune --out {run.job.folder} --resume"
+    go_on = f"python -m minitrain finetune --out {shlex.quote(str(run.job.folder))} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {go_on}", True
     return conclusion(run, before, result.tokens_per_second), False
@@ -210,7 +211,8 @@ def conclusion(run: Run, before: dict[str, float], speed: float) -> str:
         f"{label:<8}{before[name]:>10.2f}{after[name]:>10.2f}   {text}"
         for label, name, text in (("new", "new", options.data), ("old", "old", options.old_text))
     ]
-    merge = f"; merge it with: python -m minitrain merge {run.job.folder} --out FOLDER"
+    folder, merged = (shlex.quote(f"{run.job.folder}{more}") for more in ("", "-merged"))
+    merge = f"; merge it with: python -m minitrain merge {folder} --out {merged}"
     more = {"full": ""} | dict.fromkeys(MERGED, merge)
     return "\n".join(
         [
@@ -233,7 +235,7 @@ def write_result(run: Run) -> Path:
 
 
 def memory_in_use(device: torch.device) -> str:
-    """The most that CUDA has held, or what this process holds now."""
+    """The peak that CUDA has held, or the memory of this process now."""
     if device.type == "cuda":
         return memory_text(torch.cuda.max_memory_allocated(device))
     return memory_text(psutil.Process().memory_info().rss)

@@ -1,9 +1,9 @@
 """The texts of a fine-tuning run as rows of tokens: new ones to learn, new and old ones held out.
 
-A prompt is read and not learned: its targets are -100. Of a chat the assistant's turns are learned,
-with what the model's own template ends each of them by. {"text": …} is learned whole, and so is a
-text file, a folder, or a domain of the corpus. Each example is encoded as one text, as inference
-meets it, and a token is learned if any of its characters is.
+Prompts are masked: their targets are -100. In a chat the assistant's turns are learned, with the
+tokens by which the model's own template ends them. {"text": …} is learned whole, as is a text file,
+a folder, or a domain of the corpus. Each example is encoded as one text, as inference encodes it,
+and a token is learned if any of its characters is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from tokenizers import processors
 
+from minitrain.apps.chat import ChatTemplate
 from minitrain.apps.finetune.jsonl import ASSISTANT, Chat, Example, Text, read_jsonl
 from minitrain.apps.finetune.options import FinetuneOptions
-from minitrain.apps.serve.chat import ChatTemplate
 from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.packing import IGNORED, Packed, pack, pack_stream
 from minitrain.data.text import read_documents
@@ -42,13 +42,13 @@ class Texts:
 
 
 class Encoder:
-    """The model's own tokenizer, and how it begins and ends a text."""
+    """The model's own tokenizer, with the tokens that begin and end a text."""
 
     def __init__(self, files: TextFiles) -> None:
         self.backend = open_tokenizer(files.tokenizer)
         self.chat = ChatTemplate.of(files.tokenizer)
         any_text = self.backend.encode("a")
-        own = any_text.sequence_ids  # None of what is put around every text
+        own = any_text.sequence_ids  # None for the tokens put around every text
         self.first = any_text.ids[: own.index(0)] if 0 in own else []
         self.backend.post_processor = processors.ByteLevel(trim_offsets=False)  # spaces count
         if files.eos_ids:
@@ -64,7 +64,7 @@ class Encoder:
     def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
         """Tokens, and for each whether it is learned."""
         if isinstance(example, Chat):
-            first, pieces = [], self.pieces(example)  # a template writes how a text begins
+            first, pieces = [], self.pieces(example)  # the template writes the first tokens
         else:
             first, pieces = self.first, [example.prompt, example.completion]
         characters = b"".join(bytes([place % 2]) * len(piece) for place, piece in enumerate(pieces))
@@ -83,7 +83,7 @@ class Encoder:
         return self.turns(chat) if marked is None else marked
 
     def turns(self, chat: Chat) -> list[str]:
-        """Cut where the assistant is asked to speak, and where it has spoken."""
+        """The conversation, cut before and after each of the assistant's turns."""
         render = partial(self.chat.render, given=chat.given)
         whole, pieces, end = render(chat.messages, answer=False), [], 0
         for place, message in enumerate(chat.messages):
@@ -92,7 +92,7 @@ class Encoder:
                 said = render(chat.messages[: place + 1], answer=False)
                 if not (said.startswith(asked) and whole.startswith(said)):
                     raise InputError(
-                        "the model's chat template writes a turn otherwise once others follow it: "
+                        "the model's chat template writes a turn differently once others follow: "
                         'give each turn as a line of its own, {"prompt": …, "completion": …}'
                     )
                 pieces += [whole[end : len(asked)], whole[len(asked) : len(said)]]
@@ -119,7 +119,7 @@ def make_texts(options: FinetuneOptions, files: TextFiles) -> Texts:
 
 
 def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Text], list[Text]]:
-    """To learn, and held out."""
+    """Examples to learn, and examples held out."""
     if name in DOMAINS:
         texts = [
             make_corpus(CORPUS_BYTES, options.seed, name).documents,
@@ -147,10 +147,10 @@ def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
 
 
 def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
-    """Packed as every text is; the learned flags are packed the same way, and mask the targets.
+    """Packed rows, whose targets are masked by the flags, which are packed the same way.
 
-    An example that begins with what is read begins with that: packing puts the end token before
-    each document, where inference has none, and it stays only before text that is learned whole.
+    Packing puts the end token before each document, where inference has none; it stays only before
+    text that is learned whole, and a prompt takes its place.
     """
     encoded = [encoder.encoded(example) for example in examples]
     read = [learned[:1] == [0] for _, learned in encoded]

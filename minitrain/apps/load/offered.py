@@ -1,10 +1,9 @@
-"""A server with OpenAI's interface is asked for each request at its time, and the clock is read.
+"""Sends each request to a server with OpenAI's interface at its time, and times the answer.
 
-Prompts are lists of tokens, so that their lengths are exact, and nothing is measured of how a
-client makes tokens of text. Answers are streamed, each piece timed when it arrives. Latencies count
-from when a request *should* have been sent: a client that is itself too late says so (`Told.late`),
-and hides nothing. Any server that speaks /v1/completions will do; ours and vLLM's know
-`ignore_eos`, with which answers are as long as was asked.
+Prompts are lists of tokens, so that their lengths are exact and tokenizing is not measured. Answers
+are streamed, each piece timed when it arrives. Latencies count from when a request *should* have
+been sent: a client that is itself late reports it (`Told.late`). Any server with /v1/completions
+will do; ours and vLLM know `ignore_eos`, which makes answers exactly as long as requested.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from minitrain.inference.load import Outcome as Told
 from minitrain.words import printable
 
 T = TypeVar("T")
-SHOWN = 300  # letters of what a server says was wrong
+SHOWN = 300  # characters of a server's error
 
 
 def waited_for(work: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; in a thread of its own where this one already runs a loop, as a
-    notebook's."""
+    """The coroutine's result; on a thread of its own if this one runs a loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -41,7 +39,7 @@ def waited_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Broken(Exception):
-    """An answer that is not complete; the words are the reason."""
+    """An incomplete answer, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,17 @@ class Server:
     """`url` with or without its /v1."""
 
     url: str
-    model: str | None = None  # the first one that it serves
+    model: str | None = None  # None: the first it serves
     api_key: str | None = None
     ignore_eos: bool = True
-    timeout: float = 600.0  # seconds without a word
+    timeout: float = 600.0  # of silence, in seconds
 
     @property
     def base(self) -> str:
         return self.url.rstrip("/").removesuffix("/v1")
 
     def client(self) -> httpx.AsyncClient:
-        """As many connections as there are requests: a limit would be a queue that no one sees."""
+        """A client without a limit of connections, which would be a hidden queue."""
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         return httpx.AsyncClient(
@@ -79,7 +77,7 @@ class Server:
 
 
 async def served_model(server: Server) -> str:
-    """The first model that it serves; InputError where no such server answers."""
+    """The first model that it serves; InputError if no such server answers."""
     try:
         async with server.client() as client:
             response = await client.get("/v1/models", timeout=min(server.timeout, 10.0))
@@ -89,7 +87,7 @@ async def served_model(server: Server) -> str:
             "serve --model stories15M, or give its address with --url"
         ) from None
     if response.status_code != 200:
-        raise InputError(f"{server.base} says {refusal(response.status_code, response.text)}")
+        raise InputError(f"{server.base} answers {refusal(response.status_code, response.text)}")
     try:
         return response.json()["data"][0]["id"]
     except (ValueError, LookupError, TypeError):
@@ -99,17 +97,17 @@ async def served_model(server: Server) -> str:
 
 
 async def offer(
-    server: Server, asks: Sequence[Ask], ended: Callable[[Told], None] = lambda told: None
+    server: Server, asks: Sequence[Ask], ended: Callable[[Told], None] = lambda result: None
 ) -> list[Told]:
-    """The result of each request, in their order; `ended` hears of each as it ends."""
+    """The result of each request, in their order; `ended` is called with each as it ends."""
     start = time.perf_counter()
     async with server.client() as client:
 
         async def one(ask: Ask) -> Told:
             await asyncio.sleep(max(0.0, start + ask.at - time.perf_counter()))
-            told = await asked(client, server, ask, start + ask.at)
-            ended(told)
-            return told
+            result = await asked(client, server, ask, start + ask.at)
+            ended(result)
+            return result
 
         return list(await asyncio.gather(*map(one, asks)))
 
@@ -117,7 +115,7 @@ async def offer(
 async def asked(client: httpx.AsyncClient, server: Server, ask: Ask, due: float) -> Told:
     """One request, streamed to its end; whatever goes wrong becomes its `failed`."""
     times, late = Times(due, started=due), time.perf_counter() - due
-    prompt_tokens, told, failed = len(ask.prompt), 0, None
+    prompt_tokens, new_tokens, failed = len(ask.prompt), 0, None
     try:
         async with client.stream("POST", "/v1/completions", json=server.body(ask)) as response:
             if response.status_code != 200:
@@ -126,7 +124,7 @@ async def asked(client: httpx.AsyncClient, server: Server, ask: Ask, due: float)
             async for at, chunk in chunks(response):
                 usage = chunk.get("usage") or {}
                 prompt_tokens = usage.get("prompt_tokens", prompt_tokens)
-                told = usage.get("completion_tokens", told)
+                new_tokens = usage.get("completion_tokens", new_tokens)
                 if brings_text(chunk):
                     times.tokens.append(at)
     except Broken as error:
@@ -134,11 +132,11 @@ async def asked(client: httpx.AsyncClient, server: Server, ask: Ask, due: float)
     except httpx.HTTPError as error:
         failed = reason(error)
     times.ended = time.perf_counter()
-    return Told(times, prompt_tokens, max(told, len(times.tokens)), failed, late)
+    return Told(times, prompt_tokens, max(new_tokens, len(times.tokens)), failed, late)
 
 
 async def chunks(response: httpx.Response) -> AsyncIterator[tuple[float, dict]]:
-    """(when, what) of each event of a stream; Broken where it ends before its [DONE]."""
+    """(time, event) of a stream; Broken if it ends before its [DONE]."""
     async for line in response.aiter_lines():
         at = time.perf_counter()
         if not line.startswith("data:"):
@@ -157,13 +155,13 @@ async def chunks(response: httpx.Response) -> AsyncIterator[tuple[float, dict]]:
 
 
 def brings_text(chunk: dict) -> bool:
-    """Not so the one that only says why the answer has ended, nor the one with the usage."""
+    """True unless the chunk only has the reason of the end, or the usage."""
     choices = chunk.get("choices") or []
     return any(one.get("text") or not one.get("finish_reason") for one in choices)
 
 
 def refusal(status: int, text: str) -> str:
-    """The server's own sentence, where its body is OpenAI's."""
+    """The status with the server's own sentence, if its body is OpenAI's."""
     try:
         error = json.loads(text)["error"]
         text = error if isinstance(error, str) else error["message"]

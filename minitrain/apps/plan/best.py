@@ -1,40 +1,58 @@
-"""The output of `plan`: the best cuts of a run over a cluster, and the cost of the
-first of them.
-"""
+"""`python -m minitrain plan`: the best cuts of a run over a cluster, and their costs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from minitrain.apps.plan.show import say, show_json, show_table
+from minitrain.apps.kinds import Option, one_of
+from minitrain.apps.plan.options import (
+    BATCH_TOKENS,
+    GPUS,
+    TOKENS_PER_PARAMETER,
+    Batch,
+    Carbon,
+    ChipName,
+    Json,
+    ModelName,
+    Precision,
+    Pue,
+    Seq,
+    Tokens,
+    prices,
+    shape_of,
+)
+from minitrain.apps.tables import say, show_json, show_table
 from minitrain.errors import InputError
-from minitrain.measure.parameters import parameter_count
-from minitrain.planning.columns import as_dict
-from minitrain.planning.money.cost import Cost, Failures, Site, cost_of
-from minitrain.planning.money.prices import Price
-from minitrain.planning.run import Model
-from minitrain.planning.search import Found, plan_in_words, search
-from minitrain.planning.step.step import Step
+from minitrain.planning.money.prices import Price, offers, price_of
 
-BATCH_TOKENS = 4e6
-TOKENS_PER_PARAMETER = 20  # Chinchilla's
+if TYPE_CHECKING:
+    from minitrain.planning.money.cost import Cost
+    from minitrain.planning.search import Found
+    from minitrain.planning.step.step import Step
 
 
 @dataclass(frozen=True)
-class Question:
-    model: Model
-    name: str
-    chip: str
-    gpus: int
-    seq: int
-    batch: int | None
-    tokens: float | None
-    precision: str
-    price: Price | None
-    site: Site
-    by_cost: bool
+class PlanOptions:
+    model: ModelName = "llama3-8b"
+    chip: ChipName = "H100-SXM-80GB"
+    gpus: Annotated[int, Option(GPUS, "The number of chips.")] = 64
+    seq: Seq = 8192
+    batch: Batch = None
+    tokens: Tokens = None
+    precision: Precision = "bf16"
+    price: Annotated[
+        Price | None, Option(prices("--price"), "Dollars a chip-hour.", "data/prices.csv")
+    ] = None
+    pue: Pue = 1.2
+    carbon: Carbon = 400.0
+    rank: Annotated[
+        str,
+        Option(one_of("order", lambda: ("time", "cost")), "Order by time, or by cost."),
+    ] = "time"
+    json: Json = False
 
     @property
     def sequences(self) -> int:
@@ -43,7 +61,9 @@ class Question:
 
     @property
     def training_tokens(self) -> float:
-        return self.tokens or TOKENS_PER_PARAMETER * parameter_count(self.model, self.seq)
+        from minitrain.measure.parameters import parameter_count
+
+        return self.tokens or TOKENS_PER_PARAMETER * parameter_count(shape_of(self.model), self.seq)
 
 
 @dataclass(frozen=True)
@@ -52,76 +72,88 @@ class Answer:
     costs: list[Cost]
 
 
-def answer(question: Question) -> Answer:
-    """By time: on all chips. By cost: on however many of them, halved, train the cheapest."""
-    if not question.by_cost:
-        found = searched(question, question.gpus)
-        return Answer(found, [cost(question, step) for step in found.steps])
-    tried = [found for n in halvings(question.gpus) if (found := fitting(question, n))]
+def answer(options: PlanOptions) -> Answer:
+    """By time: on all chips. By cost: on the cheapest number of them, by halvings."""
+    if options.rank == "time":
+        found = searched(options, options.gpus)
+        return Answer(found, [cost(options, step) for step in found.steps])
+    halved = (options.gpus / 2**i for i in range(options.gpus.bit_length()))
+    sizes = [int(n) for n in halved if n == int(n)]
+    tried = [found for n in sizes if (found := fitting(options, n))]
     if not tried:
-        searched(question, question.gpus)  # says why nothing fits
-    best = min(tried, key=lambda found: cost(question, found.steps[0]).chip_hours)
-    return Answer(best, [cost(question, step) for step in best.steps])
+        searched(options, options.gpus)  # says why nothing fits
+    best = min(tried, key=lambda found: cost(options, found.steps[0]).chip_hours)
+    return Answer(best, [cost(options, step) for step in best.steps])
 
 
-def halvings(gpus: int) -> list[int]:
-    return [gpus // 2**i for i in range(gpus.bit_length()) if gpus % 2**i == 0]
-
-
-def fitting(question: Question, gpus: int) -> Found | None:
+def fitting(options: PlanOptions, gpus: int) -> Found | None:
     """None where no plan fits so few."""
     try:
-        return searched(question, gpus)
+        return searched(options, gpus)
     except InputError:
         return None
 
 
-def searched(question: Question, gpus: int) -> Found:
+def searched(options: PlanOptions, gpus: int) -> Found:
+    from minitrain.planning.search import search
+
     return search(
-        question.model, question.chip, gpus, question.seq, question.sequences, question.precision
-    )
+        shape_of(options.model), options.chip, gpus, options.seq, options.sequences,
+        options.precision,
+    )  # fmt: skip
 
 
-def cost(question: Question, step: Step) -> Cost:
-    return cost_of(step, question.training_tokens, question.price, question.site, Failures())
+def cost(options: PlanOptions, step: Step) -> Cost:
+    from minitrain.planning.money.cost import Failures, Site, cost_of
+
+    listed = price_of(options.chip) if offers(options.chip, "on-demand") else None
+    site = Site(options.pue, options.carbon)
+    return cost_of(step, options.training_tokens, options.price or listed, site, Failures())
 
 
-def print_answer(question: Question, given: Answer, json: bool) -> None:
-    if json:
-        show_json(as_plain(question, given))
+def print_answer(options: PlanOptions, given: Answer) -> None:
+    if options.json:
+        show_json(as_plain(options, given))
         return
     best, found = given.found.steps[0], given.found
-    say(title(question, given))
+    say(title(options, given))
     show_table(map(cells, found.steps, found.reasons), left=["plan", "why not"])
     say(parts_bar(best))
     if best.run.plan.pp > 1:
         say(pipeline_picture(best, Console().width))
-    say(cost_text(question, given.costs[0]))
+    say(cost_text(options, given.costs[0]))
 
 
-def as_plain(question: Question, given: Answer) -> dict:
+def as_plain(options: PlanOptions, given: Answer) -> dict:
+    from minitrain.planning.columns import as_dict
+    from minitrain.planning.search import plan_in_words
+
     plans = [
         {"plan": plan_in_words(step.run.plan), "cut": asdict(step.run.plan), "why": reason,
          **as_dict(step), "cost": asdict(cost)}
         for step, reason, cost in zip(given.found.steps, given.found.reasons, given.costs)
     ]  # fmt: skip
     return {
-        "model": question.name, "chip": question.chip, "legal": given.found.legal,
-        "fitting": given.found.fitting, "tokens": question.training_tokens, "plans": plans,
+        "model": options.model, "chip": options.chip, "legal": given.found.legal,
+        "fitting": given.found.fitting, "tokens": options.training_tokens, "plans": plans,
     }  # fmt: skip
 
 
-def title(question: Question, given: Answer) -> str:
+def title(options: PlanOptions, given: Answer) -> str:
+    from minitrain.measure.parameters import parameter_count
+
     run = given.found.steps[0].run
     kind = "" if run.chip.calibrated else " (constants of its kin: no run on it was fitted)"
     return (
-        f"{question.name}, {parameter_count(run.model, run.seq) / 1e9:.3g}B parameters, on "
+        f"{options.model}, {parameter_count(run.model, run.seq) / 1e9:.3g}B parameters, on "
         f"{run.gpus} {run.chip.name}{kind}; {run.global_batch} sequences of {run.seq} a step. "
         f"{given.found.legal:,} legal plans, {given.found.fitting:,} fit."
     )
 
 
 def cells(step: Step, reason: str) -> dict[str, str]:
+    from minitrain.planning.search import plan_in_words
+
     return {
         "plan": plan_in_words(step.run.plan),
         "step": f"{step.seconds:.2f} s",
@@ -159,7 +191,7 @@ def pipeline_picture(step: Step, columns: int = 80) -> str:
     return "\n".join([*lines, "           ░ forward  █ backward"])
 
 
-def cost_text(question: Question, cost: Cost) -> str:
+def cost_text(options: PlanOptions, cost: Cost) -> str:
     money = "no price known: give --price"
     if cost.usd:
         money = (
@@ -172,6 +204,6 @@ def cost_text(question: Question, cost: Cost) -> str:
             f"{cost.kwh / 1000:,.3g} MWh at the chips' power limit, {cost.tonnes_co2:,.3g} t of CO2"
         )
     return (
-        f"{question.training_tokens:.3g} tokens: {cost.days:.3g} days, {cost.chip_hours:,.0f} "
+        f"{options.training_tokens:.3g} tokens: {cost.days:.3g} days, {cost.chip_hours:,.0f} "
         f"chip-hours at {100 * cost.goodput:.1f}% goodput, {money}; {energy}"
     )

@@ -1,89 +1,134 @@
-"""The output of `plan front`: offers in days and dollars, and those that none beats."""
+"""`python -m minitrain plan front`: offers in days and dollars, and those that none beats."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from matplotlib.figure import Figure
-
-from minitrain.apps.plan.best import BATCH_TOKENS, TOKENS_PER_PARAMETER
-from minitrain.apps.plan.show import say, show_json, show_table
+from minitrain.apps.kinds import Option, one_of, real, several
+from minitrain.apps.plan.options import (
+    BATCH_TOKENS,
+    CHIP,
+    GPUS,
+    TOKENS_PER_PARAMETER,
+    Batch,
+    Carbon,
+    Json,
+    ModelName,
+    Picture,
+    Precision,
+    Pue,
+    Seq,
+    Tokens,
+    save_figure,
+    shape_of,
+)
+from minitrain.apps.tables import say, show_json, show_table
 from minitrain.errors import InputError
-from minitrain.measure.parameters import parameter_count
-from minitrain.planning.money.cost import Option, Site, Training, all_options, cheapest_by, pareto
 from minitrain.planning.money.prices import Price
-from minitrain.planning.run import Model
-from minitrain.planning.search import plan_in_words
 from minitrain.words import count_text
 
-DEADLINES = (7, 30, 90, 365)  # days, where none is given
-ON_PICTURE = 14  # letters of a provider's name
+if TYPE_CHECKING:
+    from minitrain.planning.money.cost import Option as Offered
+    from minitrain.planning.money.cost import Training
+
+DEADLINES = (7, 30, 90, 365)  # days, if none is given
+ON_PICTURE = 14  # characters of a provider's name
+KIND = one_of("kind of price", lambda: ("on-demand", "spot"))
 
 
 @dataclass(frozen=True)
-class Asked:
-    name: str
-    chips: list[str]
-    sizes: list[int]
-    kind: str
-    deadline: float | None
-    picture: Path | None
+class FrontOptions:
+    model: ModelName = "llama2-70b"
+    chips: Annotated[list[str], Option(several(CHIP), "Names in data/hardware.csv.")] = (
+        "A100-SXM-80GB,H100-SXM-80GB,H200-SXM,B200-SXM"
+    )
+    gpus: Annotated[list[int], Option(several(GPUS), "Numbers of chips.")] = "64,256,1024,4096"
+    seq: Seq = 8192
+    batch: Batch = None
+    tokens: Tokens = None
+    precision: Precision = "bf16"
+    kind: Annotated[str, Option(KIND, "Prices on-demand or spot.")] = "on-demand"
+    deadline: Annotated[
+        float | None,
+        Option(real(0.001, 1e6), "The cheapest within this many days.", "7, 30, 90, 365"),
+    ] = None
+    pue: Pue = 1.2
+    carbon: Carbon = 400.0
+    picture: Picture = None
+    json: Json = False
+
+    @property
+    def training(self) -> Training:
+        """A batch of about 4M tokens, the same for all clusters, and Chinchilla's tokens."""
+        from minitrain.measure.parameters import parameter_count
+        from minitrain.planning.money.cost import Training
+
+        shape = shape_of(self.model)
+        sequences = self.batch or 2 ** max(0, round(math.log2(BATCH_TOKENS / self.seq)))
+        tokens = self.tokens or TOKENS_PER_PARAMETER * parameter_count(shape, self.seq)
+        return Training(shape, self.seq, sequences, tokens, self.precision)
 
 
-def training_of(
-    model: Model, seq: int, batch: int | None, tokens: float | None, precision: str
-) -> Training:
-    """A batch of about 4M tokens, the same for all clusters, and Chinchilla's tokens."""
-    sequences = batch or 2 ** max(0, round(math.log2(BATCH_TOKENS / seq)))
-    trained = tokens or TOKENS_PER_PARAMETER * parameter_count(model, seq)
-    return Training(model, seq, sequences, trained, precision)
+def front(**fields: Any) -> None:
+    """Set chips, sizes and clouds against each other in days and dollars.
 
+    minitrain plan front --model llama3-8b --gpus 16,64
+    minitrain plan front --deadline 30 --picture front.png
+    """
+    from minitrain.planning.money.cost import pareto
 
-def report(asked: Asked, training: Training, site: Site, json: bool) -> None:
-    options = gathered(asked, training, site)
-    front = pareto(options)
-    best = {days: chosen(options, days, asked) for days in deadlines(asked)}
+    asked = FrontOptions(**fields)
+    training = asked.training
+    options = gathered(asked, training)
+    deadlines = DEADLINES if asked.deadline is None else (asked.deadline,)
+    best = {days: chosen(options, days, asked) for days in deadlines}
+    on_front = pareto(options)
     if asked.picture:
-        draw(asked, training, options, front)
-    if json:
-        show_json(as_plain(asked, training, options, front, best))
+        draw(asked, training, options, on_front)
+    if asked.json:
+        show_json(as_plain(asked, training, options, on_front, best))
     else:
-        print_front(asked, training, options, front, best)
+        print_front(asked, training, options, on_front, best)
 
 
-def gathered(asked: Asked, training: Training, site: Site) -> list[Option]:
+def gathered(asked: FrontOptions, training: Training) -> list[Offered]:
     from tqdm import tqdm
 
-    found = all_options(training, asked.chips, asked.sizes, asked.kind, site)
-    total = len(asked.chips) * len(asked.sizes)
+    from minitrain.planning.money.cost import Site, all_options
+
+    site, sizes = Site(asked.pue, asked.carbon), sorted(asked.gpus)
+    found = all_options(training, asked.chips, sizes, asked.kind, site)
+    total = len(asked.chips) * len(sizes)
     bar = tqdm(found, total=total, unit="cluster", leave=False, disable=None)  # not into a file
     options = [option for some in bar for option in some]
     if not options:
         raise InputError(
-            f"{asked.name} fits none of {', '.join(asked.chips)} with {asked.sizes} gpus and a "
+            f"{asked.model} fits none of {', '.join(asked.chips)} with {sizes} gpus and a "
             f"batch of {training.batch} sequences: give more gpus, or sizes that divide the batch"
         )
     return options
 
 
-def deadlines(asked: Asked) -> tuple[float, ...]:
-    return DEADLINES if asked.deadline is None else (asked.deadline,)
+def chosen(options: list[Offered], days: float, asked: FrontOptions) -> Offered | None:
+    """None if no offer meets one of the usual deadlines; a given one is an error then."""
+    from minitrain.planning.money.cost import cheapest_by
 
-
-def chosen(options: list[Option], days: float, asked: Asked) -> Option | None:
-    """None where nothing is done by one of the usual deadlines; one that was given is an error."""
     if asked.deadline is None and min(option.days for option in options) > days:
         return None
     return cheapest_by(options, days)
 
 
 def as_plain(
-    asked: Asked, training: Training, options: list[Option], front: list[Option], best: dict
+    asked: FrontOptions,
+    training: Training,
+    options: list[Offered],
+    front: list[Offered],
+    best: dict,
 ) -> dict:
     return {
-        "model": asked.name,
+        "model": asked.model,
         "tokens": training.tokens,
         "batch": training.batch,
         "offers": len(options),
@@ -92,7 +137,9 @@ def as_plain(
     }
 
 
-def plain(option: Option) -> dict:
+def plain(option: Offered) -> dict:
+    from minitrain.planning.search import plan_in_words
+
     cost, offer = option.cost, option.offer
     return {
         "gpus": option.step.run.gpus, "chip": offer.chip, "provider": offer.provider,
@@ -104,10 +151,14 @@ def plain(option: Option) -> dict:
 
 
 def print_front(
-    asked: Asked, training: Training, options: list[Option], front: list[Option], best: dict
+    asked: FrontOptions,
+    training: Training,
+    options: list[Offered],
+    front: list[Offered],
+    best: dict,
 ) -> None:
     title = (
-        f"What none of {len(options)} offers beats: {asked.name}, {training.tokens:.3g} "
+        f"What none of {len(options)} offers beats: {asked.model}, {training.tokens:.3g} "
         f"tokens, {training.batch} sequences of {training.seq} a step"
     )
     show_table(map(cells, front), title, left=["chips", "from", "priced"])
@@ -118,7 +169,7 @@ def print_front(
     )
 
 
-def cells(option: Option) -> dict[str, str]:
+def cells(option: Offered) -> dict[str, str]:
     cost, offer = option.cost, option.offer
     power = ["?", "?"]
     if cost.kwh is not None:
@@ -146,7 +197,9 @@ def money(usd: Price) -> str:
     return f"${count_text(usd.typical)} ({count_text(usd.low)} to {count_text(usd.high)})"
 
 
-def deadline_lines(best: dict[float, Option | None]) -> list[str]:
+def deadline_lines(best: dict[float, Offered | None]) -> list[str]:
+    from minitrain.planning.search import plan_in_words
+
     said = []
     for days, option in best.items():
         text = "nothing is done"
@@ -156,7 +209,7 @@ def deadline_lines(best: dict[float, Option | None]) -> list[str]:
     return said
 
 
-def chip_lines(asked: Asked, options: list[Option]) -> list[str]:
+def chip_lines(asked: FrontOptions, options: list[Offered]) -> list[str]:
     """Each chip's range over clouds and sizes."""
     said = []
     for chip in asked.chips:
@@ -168,11 +221,13 @@ def chip_lines(asked: Asked, options: list[Option]) -> list[str]:
                 f"{min(days):,.3g} to {max(days):,.3g} days"
             )
         else:
-            said.append(f"{chip}: fits none of {asked.sizes} gpus")
+            said.append(f"{chip}: fits none of {asked.gpus} gpus")
     return said
 
 
-def draw(asked: Asked, training: Training, options: list[Option], front: list[Option]) -> None:
+def draw(
+    asked: FrontOptions, training: Training, options: list[Offered], front: list[Offered]
+) -> None:
     """Each offer a point, days across and dollars up; the front is a line."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -198,13 +253,6 @@ def draw(asked: Asked, training: Training, options: list[Option], front: list[Op
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter(lambda value, _: count_text(value))
             axis.set_minor_formatter(NullFormatter())
-        ax.set_title(f"{asked.name} on {count_text(training.tokens)} tokens: each point an offer")
+        ax.set_title(f"{asked.model} on {count_text(training.tokens)} tokens: each point an offer")
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        saved(figure, asked.picture)
-
-
-def saved(figure: Figure, file: Path) -> None:
-    try:
-        figure.savefig(file, dpi=150, facecolor="white")
-    except OSError as error:
-        raise InputError(f"{file} cannot be written ({error.strerror}): give another") from None
+        save_figure(figure, asked.picture)

@@ -1,54 +1,60 @@
-"""The output of `plan own`: rent against ownership, with the range of both prices."""
+"""`python -m minitrain plan own`: rent against ownership, with the range of both prices."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
-from minitrain.apps.plan.front import saved
-from minitrain.apps.plan.show import say, show_json, show_table
+from minitrain.apps.kinds import Option, real
+from minitrain.apps.plan.options import ChipName, Json, Picture, Pue, prices, save_figure
+from minitrain.apps.tables import say, show_json, show_table
 from minitrain.errors import InputError
-from minitrain.planning.hardware import Chip
+from minitrain.planning.hardware import find_chip
 from minitrain.planning.money.prices import (
     YEAR_HOURS,
     Owning,
     Price,
     break_even,
     months_to_pay,
+    price_of,
+    purchase_price,
 )
 
 ENDS = ("low", "typical", "high")
 
 
 @dataclass(frozen=True)
-class Comparison:
-    chip: Chip
-    purchase: Price
-    rent: Price
-    busy: float
-    years: float
-    usd_per_kwh: float
-    pue: float
-    upkeep: float
+class OwnOptions:
+    chip: ChipName = "H100-SXM-80GB"
+    purchase: Annotated[
+        Price | None, Option(prices("--purchase"), "Dollars to buy one.", "data/purchases.csv")
+    ] = None
+    rent: Annotated[
+        Price | None, Option(prices("--rent"), "Dollars a chip-hour.", "data/prices.csv")
+    ] = None
+    busy: Annotated[float, Option(real(0.001, 1), "The share of its life that it works.")] = 0.8
+    years: Annotated[float, Option(real(0.01, 100), "Its life in years.")] = 4.0
+    power: Annotated[float, Option(real(0, 1000), "Dollars a kWh.")] = 0.1
+    pue: Pue = 1.2
+    upkeep: Annotated[float, Option(real(0, 1), "Share of the purchase price, each year.")] = 0.1
+    picture: Picture = None
+    json: Json = False
 
-    def __post_init__(self) -> None:
-        if self.chip.watts is None:
+    @property
+    def watts(self) -> float:
+        watts = find_chip(self.chip).watts
+        if watts is None:
             raise InputError(
-                f"{self.chip.name} has no power (tdp_W) in data/hardware.csv: take another chip"
+                f"{self.chip} has no power (tdp_W) in data/hardware.csv: take another chip"
             )
+        return watts
 
     def owning(self, purchase: float) -> Owning:
-        return Owning(
-            purchase, self.chip.watts, self.years, self.usd_per_kwh, self.pue, self.upkeep
-        )
+        return Owning(purchase, self.watts, self.years, self.power, self.pue, self.upkeep)
 
-    def rows(self) -> list[dict]:
-        """Each purchase price against each rent."""
-        return [self.row(bought, rented) for bought in ENDS for rented in ENDS]
-
-    def row(self, bought: str, rented: str) -> dict:
-        purchase, rent = getattr(self.purchase, bought), getattr(self.rent, rented)
+    def row(self, purchase: float, rent: float) -> dict:
         owning = self.owning(purchase)
         months = months_to_pay(owning, rent, self.busy)
         return {
@@ -60,25 +66,36 @@ class Comparison:
         }
 
 
-def report(comparison: Comparison, picture: Path | None, json: bool) -> None:
-    rows = comparison.rows()
-    if picture:
-        draw(comparison, picture)
-    if json:
-        sources = {"purchase": asdict(comparison.purchase), "rent": asdict(comparison.rent)}
-        plain = {"chip": comparison.chip.name, "busy": comparison.busy, **sources, "rows": rows}
-        show_json(plain)
-        return
-    print_table(comparison, rows)
+def own(**fields: Any) -> None:
+    """Compare owning a chip with renting one: how busy it must be, and when it is paid off.
+
+    minitrain plan own --chip H100-SXM-80GB --busy 0.5
+    minitrain plan own --purchase 40000 --rent 2-4 --picture own.png
+    """
+    asked = OwnOptions(**fields)
+    bought, rented = (
+        asked.purchase or purchase_price(asked.chip),
+        asked.rent or price_of(asked.chip),
+    )
+    options = replace(asked, purchase=bought, rent=rented)
+    pairs = [(getattr(bought, one), getattr(rented, other)) for one in ENDS for other in ENDS]
+    rows = [options.row(*pair) for pair in pairs]
+    if options.picture:
+        draw(options, options.picture)
+    if options.json:
+        sources = {"purchase": asdict(bought), "rent": asdict(rented)}
+        show_json({"chip": options.chip, "busy": options.busy, **sources, "rows": rows})
+    else:
+        print_table(options, rows)
 
 
-def print_table(comparison: Comparison, rows: list[dict]) -> None:
-    c = comparison
-    title = f"{c.chip.name}, busy {c.busy:.0%} of {c.years:g} years: own or rent"
+def print_table(options: OwnOptions, rows: list[dict]) -> None:
+    c = options
+    title = f"{c.chip}, busy {c.busy:.0%} of {c.years:g} years: own or rent"
     show_table([cells(row, c.busy) for row in rows], title)
     say(
-        f"Prices: {c.purchase.source}; {c.rent.source}. Power {c.usd_per_kwh:g} dollars a kWh at "
-        f"{c.chip.watts:g} W and PUE {c.pue:g}, upkeep {c.upkeep:.0%} a year, nothing left "
+        f"Prices: {c.purchase.source}; {c.rent.source}. Power {c.power:g} dollars a kWh at "
+        f"{c.watts:g} W and PUE {c.pue:g}, upkeep {c.upkeep:.0%} a year, nothing left "
         "at the end."
     )
 
@@ -95,12 +112,12 @@ def cells(row: dict, busy: float) -> dict[str, str]:
     }
 
 
-def draw(comparison: Comparison, file: Path) -> None:
+def draw(options: OwnOptions, file: Path) -> None:
     """Dollars of one chip over the years: owning with its range, three rents."""
     from minitrain.lab.drawing.colors import COLORS
     from minitrain.lab.drawing.figures import canvas, lines
 
-    c = comparison
+    c = options
     years = [c.years * i / 40 for i in range(41)]
     own = {
         end: [c.owning(getattr(c.purchase, end)).usd(y, c.busy) / 1e3 for y in years]
@@ -116,9 +133,9 @@ def draw(comparison: Comparison, file: Path) -> None:
             {"own": (years, own["typical"])},
             theory=rent,
             x="years", y="thousand dollars a chip", ax=ax,
-            title=f"{c.chip.name}, busy {c.busy:.0%} of the time",
+            title=f"{c.chip}, busy {c.busy:.0%} of the time",
         )  # fmt: skip
         ax.lines[0].set_marker("")
         ax.fill_between(years, own["low"], own["high"], color=COLORS[0], alpha=0.15, linewidth=0)
         ax.set(xlim=(0, c.years), ylim=(0, 1.05 * top))
-        saved(figure, file)
+        save_figure(figure, file)

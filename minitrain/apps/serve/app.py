@@ -1,14 +1,24 @@
-"""The addresses that are served, and who may ask."""
+"""The server's addresses and keys, and uvicorn with an orderly end.
+
+    SIGTERM ──▶ no new requests ──▶ `grace` seconds for those in flight ──▶ errors for the rest
+
+For a moment more the door stays open: a request on an open connection gets 503, where uvicorn alone
+would close it silently.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from types import FrameType
 
+import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,20 +26,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from minitrain.apps.serve.body import read_body
+from minitrain.apps.language import Language
+from minitrain.apps.listening import PAGE_HEADERS
 from minitrain.apps.serve.completing import Completer
-from minitrain.apps.serve.errors import Refused, refuse, refuse_address
-from minitrain.apps.serve.language import Language
+from minitrain.apps.serve.errors import Refused, read_body, refuse, refuse_address
 from minitrain.apps.serve.loop import EngineLoop, Unavailable
+from minitrain.apps.serve.metrics import state_of
 from minitrain.apps.serve.schemas import AskedChat, AskedCompletion
-from minitrain.apps.serve.state import state_of
 
 BODY_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model under its name, and its adapters under theirs; with a key only who has it may ask."""
+    """A model and its adapters by name; with a key, for those who send it."""
 
     name: str
     language: Language
@@ -103,15 +113,8 @@ def make_app(served: Served) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
 
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
-
-
 def model_object(served: Served, name: str) -> dict[str, object]:
-    """As OpenAI's clients read it; an adapter's parent is the model."""
+    """A model in OpenAI's form; an adapter's parent is the model."""
     return {
         "id": name,
         "object": "model",
@@ -123,10 +126,39 @@ def model_object(served: Served, name: str) -> dict[str, object]:
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Compared in a time that says nothing of where it differs."""
+    """Compares in constant time."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if key is None:
         return
     sent = given.strip().encode("latin-1")  # the bytes, as starlette has decoded them
     if kind.lower() != "bearer" or not hmac.compare_digest(sent, key.encode()):
         raise Refused(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+
+
+OPEN_SECONDS = 1.0  # after SIGTERM, while anybody is connected
+LAST_WORDS = 5  # seconds for connections to read their errors, before they are cut
+
+
+class DrainingServer(uvicorn.Server):
+    """`grace`: seconds for the requests in flight after SIGTERM."""
+
+    def __init__(self, served: Served, grace: float) -> None:
+        config = uvicorn.Config(
+            make_app(served),
+            log_level="warning",
+            timeout_graceful_shutdown=int(grace) + LAST_WORDS,
+        )
+        super().__init__(config)
+        self.served, self.grace = served, grace
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drains at SIGTERM or Ctrl-C; a second one does not wait."""
+        self.served.loop.drain(0.0 if self.should_exit else self.grace)
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        until = time.monotonic() + OPEN_SECONDS
+        await asyncio.sleep(0.1)  # accepts the connections that wait
+        while self.server_state.connections and time.monotonic() < until and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)

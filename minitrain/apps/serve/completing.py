@@ -1,25 +1,31 @@
-"""Answers requests, whole or as a stream."""
+"""Answers requests, whole or as a stream of events (SSE), while their client is connected.
+
+A server notices that a client has gone only if it listens: work and listening run side by side, and
+the first that ends cancels the other.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
-from minitrain.apps.serve.connection import EventStream, while_connected
+from minitrain.apps.language import Language
 from minitrain.apps.serve.errors import Refused
 from minitrain.apps.serve.formats import Chat, Completion, Format
-from minitrain.apps.serve.language import Language
 from minitrain.apps.serve.loop import Answers, EngineLoop, QueueFull, Unavailable
 from minitrain.apps.serve.schemas import Asked, AskedChat, AskedCompletion
 from minitrain.errors import InputError
 from minitrain.inference.parameters import SamplingParameters
 
 NEW_TOKENS = 16  # of a completion, as OpenAI's; a chat's answer may be as long as there is room
-CLIENT_GONE = 499  # nobody reads it; nginx's number in the log
+CLIENT_GONE = 499  # nginx's code, for the log
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Completer:
     name: str
     language: Language
     loop: EngineLoop
-    adapters: tuple[str, ...] = ()  # each is asked for as a model of its own
+    adapters: tuple[str, ...] = ()  # each served as a model of its own
 
     async def complete(self, request: Request, asked: AskedCompletion) -> Response:
         try:
@@ -55,7 +61,7 @@ class Completer:
             raise Refused(404, words, "model", "model_not_found")
 
     async def _encoded(self, text: str) -> list[int]:
-        """Beside the other connections: a long text takes a while."""
+        """On a thread, so that a long text does not hold up other connections."""
         return await asyncio.to_thread(self.language.encode, text)
 
     async def _answer(
@@ -69,20 +75,20 @@ class Completer:
         self.check_served(asked.model)
         added = [(p, each) for p in prompts for each in self._parameters(asked, p, default)]
         answers = await self._add(added, None if asked.model == self.name else asked.model)
-        told = form(asked.model, self.language, [prompt for prompt, _ in added], asked.n or 1)
+        outputs = form(asked.model, self.language, [prompt for prompt, _ in added], asked.n or 1)
         prompt_tokens = sum(len(prompt) for prompt in prompts)
         if asked.stream:
-            events = self._events(answers, told, prompt_tokens, asked.include_usage)
+            events = self._events(answers, outputs, prompt_tokens, asked.include_usage)
             return EventStream(events, lambda: self.loop.cancel(answers))
         try:
-            whole = await while_connected(request.receive, self._whole(answers, told))
+            whole = await while_connected(request.receive, self._whole(answers, outputs))
         except Unavailable as error:
             raise Refused(503, str(error)) from None
         finally:
             self.loop.cancel(answers)
         if whole is None:
             return Response(status_code=CLIENT_GONE)
-        return JSONResponse(told.whole(whole, told.usage(prompt_tokens)))
+        return JSONResponse(outputs.whole(whole, outputs.usage(prompt_tokens)))
 
     async def _add(
         self, added: list[tuple[list[int], SamplingParameters]], adapter: str | None
@@ -91,15 +97,13 @@ class Completer:
             return await self.loop.add(added, adapter)
         except InputError as error:
             raise Refused(400, str(error)) from None
-        except QueueFull as error:
-            raise Refused(429, str(error)) from None
-        except Unavailable as error:
-            raise Refused(503, str(error)) from None
+        except (QueueFull, Unavailable) as error:
+            raise Refused(error.status, str(error)) from None
 
     def _parameters(
         self, asked: Asked, prompt: list[int], default: int | None
     ) -> list[SamplingParameters]:
-        """The engine refuses a requested length that does not fit; the default is fitted."""
+        """A default length is made to fit; the engine refuses a requested one that does not."""
         engine = self.loop.engine
         blocks = engine.scheduler.blocks
         places = min(engine.config.max_length, blocks.num_blocks * blocks.block_size + 1)
@@ -137,3 +141,58 @@ class Completer:
             return
         if usage:
             yield form.chunk([], form.usage(prompt_tokens))
+
+
+T = TypeVar("T")
+
+
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
+    """The work's result, or None if the client has gone and the work was cancelled."""
+    working, listening = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, listening):
+            task.cancel()
+        await asyncio.wait({working, listening})
+
+
+async def until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """`data: {…}` for each of `events`, then `data: [DONE]`, while the client is there.
+
+    `ended` is always called, even if the first event was never sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[dict], ended: Callable[[], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.events, self.ended = events, ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_connected(receive, self._send_all(send))
+        finally:
+            self.ended()
+
+    async def _send_all(self, send: Send) -> None:
+        try:
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
+            async for event in self.events:
+                await send(body(json.dumps(event, ensure_ascii=False), more=True))
+            await send(body("[DONE]", more=False))
+        except OSError:  # the client went while it was sent to
+            return
+
+
+def body(data: str, more: bool) -> dict[str, object]:
+    text = f"data: {data}\n\n"
+    return {"type": "http.response.body", "body": text.encode(), "more_body": more}

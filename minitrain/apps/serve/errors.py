@@ -1,26 +1,28 @@
-"""Errors in the body that OpenAI's clients read.
+"""Requests' bodies, and errors in the body that OpenAI's clients read.
 
     {"error": {"message": …, "type": …, "param": …, "code": …}}
 
-400: not JSON, a field that is missing, unknown or of another type, or what this model cannot do.
-401: key. 404: model or address. 413, 415: the body. 429: full. 503: the server ends.
+400: not JSON, a field that is missing, unknown or of another type, or beyond this model.
+401: key. 404: model or address. 413, 415: the body. 429: full. 503: the server shuts down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from minitrain.apps.serve.schemas import MEMBER, NOT_HERE
+from minitrain.words import memory_text
+
 RETRY_SECONDS = 1
-MEMBER = "<"  # begins the name of a union's member, which is no part of a field's path
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class Refused(Exception):
-    """A request that is answered with `status` and a sentence."""
+    """Refuses a request with `status` and a sentence."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
@@ -47,9 +49,8 @@ class Refused(Exception):
         return JSONResponse(self.body, self.status, headers)
 
 
-def of_validation(error: ValidationError, not_here: Container[str] = ()) -> Refused:
-    """The first thing that is wrong, by its field; `not_here`: fields of OpenAI's that may be given
-    with the value that changes nothing, and with no other."""
+def of_validation(error: ValidationError) -> Refused:
+    """The first error, by its field; fields of NOT_HERE may only have neutral values."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"the body is not JSON: {first['msg']}")
@@ -58,7 +59,7 @@ def of_validation(error: ValidationError, not_here: Container[str] = ()) -> Refu
     head, *steps = map(str, first["loc"])
     path = [head, *(step for step in steps if not step.startswith(MEMBER))]
     for length, field in enumerate(path, 1):
-        if field in not_here:
+        if field in NOT_HERE:
             place = ".".join(path[:length])
             return Refused(400, f"{place} is not supported by this server: leave it out", place)
     place = ".".join(path)
@@ -70,7 +71,7 @@ def of_validation(error: ValidationError, not_here: Container[str] = ()) -> Refu
 
 
 async def refuse(request: Request, error: Refused) -> Response:
-    """As starlette calls it."""
+    """Starlette's handler of `Refused`."""
     return error.response
 
 
@@ -78,3 +79,22 @@ async def refuse_address(request: Request, error: Exception) -> Response:
     """Answers 404 and 405 for an address or a method that is not served."""
     status = getattr(error, "status_code", 404)
     return Refused(status, f"{request.method} {request.url.path} is not served here").response
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+async def read_body(request: Request, schema: type[Schema], most_bytes: int) -> Schema:
+    """Demands application/json, which pages of other sites cannot send as they can a form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, f"the body is {kind or 'of no type'}: send application/json")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most_bytes:
+            raise Refused(413, f"the body is larger than {memory_text(most_bytes)}: send less")
+    try:
+        return schema.model_validate_json(bytes(body))
+    except ValidationError as error:
+        raise of_validation(error) from None

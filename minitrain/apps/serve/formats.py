@@ -1,6 +1,8 @@
 """Outputs in OpenAI's two forms, /v1/completions and /v1/chat/completions.
 
-An answer that is not streamed is its chunks put together, so that the two cannot differ.
+An answer that is not streamed is its chunks joined, so that the two cannot differ. With log
+probabilities each token comes with its own part of the answer: a character made of several tokens
+belongs to the last one, and tokens of a stop string are left out with it.
 """
 
 from __future__ import annotations
@@ -9,30 +11,33 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from minitrain.apps.serve.language import Language
-from minitrain.apps.serve.spelling import Spelling, Spelt
+from minitrain.apps.language import Language
 from minitrain.inference.engine.answer import Output
+from minitrain.inference.sampling import Drawn
+from minitrain.inference.streaming import Window, shared
 from minitrain.inference.vocabulary import id_name
 
 Choice = dict[str, object]
 
 
 class Format(ABC):
-    """The answers of one request, whose prompts are `prompts`; it counts the generated tokens."""
+    """The answers of one request, whose prompts are `prompts`, with their usage."""
 
     prefix, whole_object, chunk_object = "", "", ""
 
     def __init__(
         self, model: str, language: Language, prompts: Sequence[Sequence[int]], each: int = 1
     ) -> None:
-        """`each`: how many answers one after the other have the same prompt."""
+        """`each`: the number of consecutive answers to the same prompt."""
         self.language = language
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
         self.model = model
         self.spellings = [Spelling(language, prompt) for prompt in prompts]
         self.each = each
-        self.told = self.cached = 0
+        self.generated = self.cached = 0
 
     @abstractmethod
     def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
@@ -43,14 +48,14 @@ class Format(ABC):
         """All chunks of one answer as one."""
 
     def first(self, place: int) -> Choice | None:
-        """Before all others."""
+        """The entry before all others."""
         return None
 
     def take(self, place: int, output: Output) -> Choice | None:
-        """None for a token that has no text yet."""
-        if place % self.each == 0:  # a prompt is counted once, and so is what was known of it
+        """The chunk's entry; None for a token that has no text yet."""
+        if place % self.each == 0:  # a prompt and its cached part count once
             self.cached += output.cached_tokens
-        self.told += output.drawn is not None
+        self.generated += output.drawn is not None
         spelt = self.spellings[place].take(output)
         if not (output.text or spelt or output.finish_reason):
             return None
@@ -65,8 +70,8 @@ class Format(ABC):
     def usage(self, prompt_tokens: int) -> dict[str, object]:
         return {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.told,
-            "total_tokens": prompt_tokens + self.told,
+            "completion_tokens": self.generated,
+            "total_tokens": prompt_tokens + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
@@ -138,7 +143,7 @@ class Chat(Format):
 
 
 def by_text(one: Spelt) -> dict[str, float]:
-    """The token's own first; another of the same text goes by its number."""
+    """The chosen token first; another one of the same text is named by its id."""
     logs = {one.text: one.log}
     for each in one.likeliest:
         if each.token != one.token:
@@ -148,3 +153,77 @@ def by_text(one: Spelt) -> dict[str, float]:
 
 def one_log(one: Spelt) -> dict[str, object]:
     return {"token": one.text, "logprob": one.log, "bytes": list(one.bytes)}
+
+
+@dataclass(frozen=True)
+class Spelt:
+    """`offset`: characters of the answer before it."""
+
+    token: int
+    log: float
+    text: str
+    bytes: bytes
+    offset: int = 0
+    likeliest: tuple[Spelt, ...] = ()
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
+
+    def until(self, end: int) -> Spelt:
+        """The part before character `end` of the answer."""
+        text, gone = self.text[: end - self.offset], self.text[end - self.offset :]
+        kept = max(0, len(self.bytes) - len(gone.encode()))
+        return replace(self, text=text, bytes=self.bytes[:kept])
+
+
+class Spelling:
+    """The tokens of one answer, each held until its text is certain and the engine emits it."""
+
+    def __init__(self, language: Language, prompt: Sequence[int]) -> None:
+        self.language, self.prompt = language, prompt
+        self.window: Window | None = None  # made when log probabilities are asked for
+        self.waiting: list[Drawn] = []  # the window's newest tokens, whose text is not certain
+        self.spelt: list[Spelt] = []  # and tokens that the engine holds back
+        self.given = self.spelled = 0  # characters of the answer: from the engine, and spelt
+
+    def take(self, output: Output) -> list[Spelt]:
+        """Tokens whose text is complete with this output; none without log probabilities."""
+        self.given += len(output.text)
+        drawn, ended = output.drawn, output.finish_reason is not None
+        if drawn is not None and drawn.log_probability is not None:
+            self.window = self.window or Window(self.language.decode, self.prompt)
+            self.window.push(drawn.token)
+            self.waiting.append(drawn)
+        if self.waiting and (ended or self.window.settled):
+            self._spell(self.window)
+        if output.finish_reason == "stop" and drawn is not None:  # by a stop string
+            return [one.until(self.given) for one in self.spelt if one.offset < self.given]
+        out = [n for n, one in enumerate(self.spelt, 1) if one.text and one.end <= self.given]
+        count = len(self.spelt) if ended else max(out, default=0)
+        out, self.spelt = self.spelt[:count], self.spelt[count:]
+        return out
+
+    def _spell(self, window: Window) -> None:
+        """Gives each waiting token the characters that it added to the text."""
+        known = len(window.tokens) - len(self.waiting)
+        texts = [window.decode(window.tokens[:n]) for n in range(known, len(window.tokens))]
+        ends = [len(shared(text, window.text)) for text in texts]
+        ends = list(accumulate([*ends, len(window.text)], max))
+        for drawn, start, end in zip(self.waiting, ends, ends[1:]):
+            self.spelt.append(self._one(drawn, window.text[start:end]))
+            self.spelled += end - start
+        self.waiting = []
+        window.begin(window.tokens)
+
+    def _one(self, drawn: Drawn, text: str) -> Spelt:
+        vocabulary = self.language.vocabulary
+        data = vocabulary.bytes_of(drawn.token)
+        if data.decode(errors="replace") == f" {text}":  # an answer's first word has no space
+            data = data[1:]
+        own = Spelt(drawn.token, drawn.log_probability, text, data, self.spelled)
+        likeliest = [
+            own if token == own.token else Spelt(token, log, *vocabulary.spelt(token))
+            for token, log in drawn.likeliest
+        ]
+        return replace(own, likeliest=tuple(likeliest))

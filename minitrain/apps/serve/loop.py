@@ -1,11 +1,11 @@
-"""The engine on a thread of its own, and what it tells handed to asyncio.
+"""The engine on a thread of its own, its outputs handed to asyncio.
 
     asyncio   ──call(f)──▶ inbox ─┐                       ┌─▶ answer's queue ──▶ client
                                   ▼                       │
     thread     … step │ f() f() │ step ── outputs, one call a step ──┘ …
 
-The engine knows nothing of threads: all that touches it runs on its thread, between two steps. A
-forward pass never blocks the connections, and connections wait for one step at most.
+The engine knows nothing of threads: all calls to it run on its thread, between two steps. A forward
+pass never blocks the connections, and connections wait for one step at most.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ T = TypeVar("T")
 class Unavailable(Exception):
     """A request cannot be served, or not to its end, and the server is the reason."""
 
+    status = 503
+
 
 class QueueFull(Exception):
     """The server has as many requests in flight as it may."""
 
+    status = 429
+
 
 class Answers:
-    """The outputs of requests that were added together, as they come: (which of them, output)."""
+    """The outputs of requests that were added together: (number of the request, output)."""
 
     def __init__(self, ids: Sequence[str], loop: asyncio.AbstractEventLoop) -> None:
         self.ids, self.loop = list(ids), loop
@@ -46,25 +50,25 @@ class Answers:
         self.queue: asyncio.Queue[Output | Unavailable] = asyncio.Queue()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Output]]:
-        """Ends with the last answer; Unavailable where the server ends before."""
+        """Ends with the last answer; Unavailable if the server ends before."""
         while self.open:
-            told = await self.queue.get()
-            if isinstance(told, Unavailable):
-                raise told
-            if told.finish_reason is not None:
-                self.open.discard(told.id)
-            yield self.places[told.id], told
+            output = await self.queue.get()
+            if isinstance(output, Unavailable):
+                raise output
+            if output.finish_reason is not None:
+                self.open.discard(output.id)
+            yield self.places[output.id], output
 
 
 class EngineLoop:
-    """Owns the engine from `start` to `stop`; `max_requests` may be in it, running or waiting."""
+    """Owns the engine from `start` to `stop`, with at most `max_requests` in flight."""
 
     def __init__(self, engine: Engine, metrics: Metrics, max_requests: int = 256) -> None:
         self.engine, self.metrics, self.max_requests = engine, metrics, max_requests
         self.inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.answers: dict[str, Answers] = {}  # by request; the engine thread's own
         self.ended: Unavailable | None = None  # why nothing more is taken
-        self.deadline: float | None = None  # when who is still here is told so
+        self.deadline: float | None = None  # when unfinished requests are refused
         self.stopping = False
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -78,7 +82,7 @@ class EngineLoop:
         self.thread.join()
 
     def drain(self, seconds: float) -> None:
-        """Takes no more requests; those here have so many seconds. Safe in a signal handler."""
+        """Refuses new requests and gives those in flight `seconds`. Safe in a signal handler."""
         until = time.monotonic() + seconds
         self._post(lambda: self._drain(until))
 
@@ -87,7 +91,7 @@ class EngineLoop:
         prompts: Sequence[tuple[Sequence[int], SamplingParameters]],
         adapter: str | None = None,
     ) -> Answers:
-        """All of them or none. InputError, QueueFull, Unavailable."""
+        """Adds all of them or none. InputError, QueueFull, Unavailable."""
         loop = asyncio.get_running_loop()
         added = asyncio.ensure_future(self.call(lambda: self._add(prompts, adapter, loop)))
         try:
@@ -102,7 +106,7 @@ class EngineLoop:
             self._post(lambda: self._cancel(answers))
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Its result, from the engine's thread between two steps."""
+        """Calls `function` on the engine's thread between two steps."""
         if not self.thread.is_alive():
             raise self.ended or Unavailable("the engine has ended")
         done: Future[T] = Future()
@@ -121,7 +125,7 @@ class EngineLoop:
         self._read_inbox()
 
     def _read_inbox(self) -> None:
-        """All that is there; waits for one where there is nothing else to do."""
+        """Runs all waiting calls; an idle engine waits for one."""
         try:
             if not (self.engine.busy or self.stopping):
                 self.inbox.get()()
@@ -133,19 +137,19 @@ class EngineLoop:
     def _step(self) -> None:
         try:
             outputs = self.engine.step()
-        except Exception as error:  # nobody may wait for ever; /health says what happened
+        except Exception as error:  # no client waits for ever; /health has the reason
             logging.getLogger("minitrain").exception("the engine failed")
             self.ended = Unavailable(f"the engine failed: {type(error).__name__}: {error}")
             self._end_all(self.ended)
             return
         self.metrics.count_step(self.engine, outputs)
-        told: dict[Answers, list[Output | Unavailable]] = {}
+        news: dict[Answers, list[Output | Unavailable]] = {}
         for output in outputs:
             whole = output if output.error is None else Unavailable(output.error)
-            told.setdefault(self.answers[output.id], []).append(whole)
+            news.setdefault(self.answers[output.id], []).append(whole)
             if output.finish_reason is not None:
                 del self.answers[output.id]
-        for answers, own in told.items():
+        for answers, own in news.items():
             deliver(answers, own)
 
     def _add(
@@ -159,8 +163,8 @@ class EngineLoop:
         here = len(self.engine.requests)
         if len(prompts) > self.max_requests:
             raise InputError(
-                f"{len(prompts)} answers are asked for at once and {self.max_requests} are "
-                "allowed: ask in several requests"
+                f"{len(prompts)} answers are requested at once and {self.max_requests} are "
+                "allowed: send several requests"
             )
         if here + len(prompts) > self.max_requests:
             raise QueueFull(
@@ -217,12 +221,12 @@ def answer(done: Future[T], function: Callable[[], T]) -> None:
         done.set_exception(error)
 
 
-def deliver(answers: Answers, told: Sequence[Any]) -> None:
+def deliver(answers: Answers, outputs: Sequence[Any]) -> None:
     def put() -> None:
-        for each in told:
+        for each in outputs:
             answers.queue.put_nowait(each)
 
     try:
         answers.loop.call_soon_threadsafe(put)
-    except RuntimeError:  # the connections' loop is closed: nobody listens any more
+    except RuntimeError:  # the connections' loop is closed
         return

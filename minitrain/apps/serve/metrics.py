@@ -1,6 +1,6 @@
-"""The server's metrics, as Prometheus reads them; names as vLLM's, with our prefix.
+"""The server's metrics, as Prometheus reads them, and the state that its page draws.
 
-kv_cache_usage_perc is a fraction from 0 to 1, as it is there
+Names are vLLM's, with our prefix; kv_cache_usage_perc is a fraction from 0 to 1, as it is there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ class Metrics:
         self.queried = self._of(Counter, "prefix_cache_queries", "tokens looked up")
         self.hit = self._of(Counter, "prefix_cache_hits", "tokens found")
         self.prompt_tokens = self._of(Counter, "prompt_tokens", "tokens of prompts taken in")
-        self.generated = self._of(Counter, "generation_tokens", "tokens told")
-        self.drafted = self._of(Counter, "spec_decode_num_draft_tokens", "tokens guessed ahead")
-        self.kept = self._of(Counter, "spec_decode_num_accepted_tokens", "guesses that were told")
+        self.generated = self._of(Counter, "generation_tokens", "tokens generated")
+        self.drafted = self._of(Counter, "spec_decode_num_draft_tokens", "tokens drafted")
+        self.kept = self._of(
+            Counter, "spec_decode_num_accepted_tokens", "drafted tokens that were accepted"
+        )
         self.ended = self._of(Counter, "request_success", "requests ended", ["finished_reason"])
         self.first = self._seconds("time_to_first_token_seconds")
         self.between = self._seconds("inter_token_latency_seconds")
@@ -47,7 +49,7 @@ class Metrics:
         self.seen_queried = self.seen_hit = self.seen_left = 0
 
     def count_step(self, engine: Engine, outputs: Sequence[Output]) -> None:
-        """After each step; `outputs` are what it told."""
+        """Counts a step and its outputs."""
         step = engine.steps[-1]
         self.step.observe(step.seconds)
         self.preemptions.inc(step.preemptions)
@@ -92,3 +94,30 @@ class Metrics:
     def _seconds(self, name: str) -> Histogram:
         words = name.removesuffix("_seconds").replace("_", " ")
         return Histogram(f"minitrain:{name}", words, buckets=SECONDS, registry=self.registry)
+
+
+FREE, FINDABLE, HELD, SHARED = ".", "c", "1", "2"  # a block's letter
+RECENT = 50  # steps over which the rate is taken
+
+
+def state_of(engine: Engine) -> dict[str, object]:
+    """The state, read on the engine's own thread; "map" has a letter for each block."""
+    blocks = engine.scheduler.blocks
+    recent = list(engine.steps)[-RECENT:]
+    seconds = sum(step.seconds for step in recent)
+    return {
+        "running": len(engine.scheduler.running),
+        "waiting": len(engine.scheduler.waiting),
+        "block_size": blocks.block_size,
+        "blocks": blocks.num_blocks,
+        "used": blocks.used,
+        "hit_rate": blocks.hit / max(1, blocks.queried),
+        "tokens_per_second": sum(step.sampled for step in recent) / seconds if seconds else 0.0,
+        "map": "".join(letter(block.ref_count, block.key is not None) for block in blocks.blocks),
+    }
+
+
+def letter(ref_count: int, findable: bool) -> str:
+    if ref_count == 0:
+        return FINDABLE if findable else FREE
+    return HELD if ref_count == 1 else SHARED

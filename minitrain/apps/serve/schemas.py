@@ -1,9 +1,8 @@
-"""The requests that clients may make, in OpenAI's words; unknown fields and wrong types are
-refused.
+"""Requests in OpenAI's words; unknown fields and wrong types are refused.
 
-Parameters of OpenAI's that this server does not have may be given with a value that changes nothing
-(`store: false`); with another one they are refused, since the answer would not be as asked for.
-vLLM's top_k, min_p, repetition_penalty, stop_token_ids and ignore_eos are here as well.
+OpenAI's parameters that this server lacks may have a value that changes nothing (`store: false`);
+any other is refused, since the answer would not be the requested one. vLLM's top_k, min_p,
+repetition_penalty, stop_token_ids and ignore_eos are here as well.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from minitrain.apps.serve.errors import MEMBER
 from minitrain.inference.parameters import SamplingParameters
 
 MOST_ANSWERS, MOST_LIKELIEST, MOST_STOPS = 128, 20, 16
+MEMBER = "<"  # begins the name of a union's member, which is no part of a field's path
 
 
 def either(kind: Callable[[object], str | None], words: str, **members: object) -> object:
-    """A union whose member is chosen by `kind`: an error is of that one, and not of the first."""
+    """A union whose member is chosen by `kind`, so that an error is about that member."""
     tagged = tuple(Annotated[member, Tag(MEMBER + name)] for name, member in members.items())
     message = f"Input should be {words}"
     chosen = Discriminator(
@@ -77,7 +76,7 @@ NoList = Annotated[list[Any], Field(max_length=0)] | None
 
 
 class Strict(BaseModel):
-    """No "5" for 5, no NaN, and no field that nobody knows."""
+    """No "5" for 5, no NaN, and no unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -160,8 +159,7 @@ class Asked(Unsupported):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def parameters(self, new_tokens: int, ends: tuple[int, ...]) -> list[SamplingParameters]:
-        """Parameters of each of the n answers: with seed s, answer i is that of seed s
-        + i alone."""
+        """Parameters of each of the n answers; answer i of seed s is that of seed s + i alone."""
         seed = secrets.randbits(62) if self.seed is None else self.seed
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return [
@@ -194,7 +192,7 @@ class AskedCompletion(Asked):
     @field_validator("best_of")
     @classmethod
     def _best_of_all(cls, best_of: int | None, known: ValidationInfo) -> int | None:
-        """As many as are asked for: all of them are the best."""
+        """Only n: all of n answers are the best n."""
         if best_of not in (None, known.data.get("n") or 1):
             raise PydanticCustomError("best_of", "Input should be n")
         return best_of
@@ -235,7 +233,7 @@ class ChatMessage(UnsupportedInMessages):
 
     @property
     def plain(self) -> dict[str, str]:
-        """Templates know OpenAI's newer "developer" by its older name."""
+        """The message for a template, which knows OpenAI's "developer" as "system"."""
         parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
         role = "system" if self.role == "developer" else self.role
         named = {} if self.name is None else {"name": self.name}
@@ -247,7 +245,7 @@ class AskedChat(Asked, UnsupportedInChats):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LIKELIEST)
-    prompt_cache_key: str | None = None  # as `user`, whose heirs they are
+    prompt_cache_key: str | None = None  # successors of `user`
     safety_identifier: str | None = None
 
     @field_validator("top_logprobs")

@@ -1,4 +1,4 @@
-"""`python -m minitrain train`: a model from a text, on one rank, on several, or on a mesh."""
+"""`python -m minitrain train`: trains on one rank, on several, or on a mesh."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from minitrain.apps.kinds import COUNT, DEVICE, FOLDER, HOST, Option, whole
+from minitrain.apps.kinds import DEVICE, FOLDER, Flag, Option, whole
 from minitrain.apps.train.mesh_check import RANKS
 from minitrain.apps.train.options import (
-    LOGGER,
     Job,
-    Told,
+    SinkOptions,
     find_run,
+    goes_on,
     new_folder,
     new_options,
+    resumed_options,
 )
-from minitrain.apps.train.resuming import goes_on, resumed_options
 from minitrain.errors import InputError
 from minitrain.reliability.notice import stop_on_signals
 
 LONGEST_SECONDS = 30 * 86400.0  # a launch has a deadline; a training run needs none
-PORT = whole(0, 65535)
-TOLD = "Who is told of each step, beside the terminal and metrics.jsonl"
 INTERRUPTED = 130  # the exit code that shells give to Ctrl-C
 STARTED_BY_TORCHRUN = {
     "WORLD_SIZE": RANKS,
@@ -41,31 +40,20 @@ STARTED_BY_TORCHRUN = {
 
 def train(
     context: typer.Context,
-    out: Annotated[Path | None, Option(FOLDER, "the run's folder", "runs/PRESET-DATA")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the run in --out, or the newest in runs/")
-    ] = False,
+    out: Annotated[Path | None, Option(FOLDER, "The run's folder.", "runs/PRESET-DATA")] = None,
+    resume: Annotated[bool, Flag("Resume the run in --out, or the newest one in runs/.")] = False,
     device: Annotated[
-        str | None, Option(DEVICE, "cpu, cuda, mps or xpu", "cuda if there is one")
-    ] = None,
-    log_to: Annotated[
-        list | None,
-        Option(LOGGER, "tensorboard, wandb (offline): in the run's folder", panel=TOLD),
-    ] = None,
-    metrics_port: Annotated[
-        int | None,
-        Option(PORT, "where Prometheus reads rank 0, rank 1 at the next; 0: any", panel=TOLD),
-    ] = None,
-    metrics_host: Annotated[
-        str, Option(HOST, "0.0.0.0 for a Prometheus on another machine", panel=TOLD)
-    ] = "127.0.0.1",
-    trace_step: Annotated[
-        int | None, Option(COUNT, "a step to write as a trace that Perfetto opens", panel=TOLD)
+        str | None, Option(DEVICE, "One of cpu, cuda, mps and xpu.", "cuda if there is one")
     ] = None,
     **fields: Any,
 ) -> None:
-    """Train a model on a text; Ctrl-C saves, and the same command or --resume goes on."""
-    started, told = time.time(), Told(tuple(log_to or ()), metrics_port, metrics_host, trace_step)
+    """Train a model on a text. Ctrl-C saves it; the same command, or --resume, continues.
+
+    minitrain train --minutes 2
+    minitrain train --data sotu --steps 500 --ranks 2 --out runs/speeches
+    """
+    started = time.time()
+    sinks = SinkOptions(**{field.name: fields.pop(field.name) for field in fields_of(SinkOptions)})
     given = {name: value for name, value in fields.items() if is_typed(context, name)}
     given = {**ranks_outside(), **given}
     again = not resume and goes_on(out, given)
@@ -74,9 +62,9 @@ def train(
         options = resumed_options(folder, given)
     else:
         options = new_options(given)
-        folder = new_folder(out, options)
+        folder = new_folder(out, f"{options.preset}-{Path(options.data).stem}")
     with stop_file() as stop:
-        job = Job(options, folder, resume or again, again, device, started, stop, told)
+        job = Job(options, folder, resume or again, again, device, started, stop, sinks)
         text, interrupted = run(job)
     if os.environ.get("RANK", "0") == "0":
         print(text)
@@ -97,7 +85,7 @@ def ranks_outside() -> dict[str, int]:
 
 
 def run(job: Job) -> tuple[str, bool]:
-    """In this process, or on ranks of its own, or on those that torchrun started."""
+    """The summary, and whether it was interrupted; in this process, on ranks, or under torchrun."""
     from minitrain.apps.train.run import run_rank
     from minitrain.ranks.errors import RankInputError
     from minitrain.ranks.launch import launch
@@ -115,7 +103,7 @@ def run(job: Job) -> tuple[str, bool]:
 
 @contextmanager
 def stop_file() -> Iterator[Path]:
-    """A path that comes to exist at Ctrl-C or SIGTERM: the run looks for it after each step."""
+    """A path that exists after Ctrl-C or SIGTERM: the run checks it after each step."""
     with tempfile.TemporaryDirectory(prefix="minitrain-stop-") as folder:
         path = Path(folder) / "stop"
         with stop_on_signals(path):

@@ -1,5 +1,4 @@
-"""Checks that a mesh can train a model on a batch; if not, says why, and names the nearest mesh
-that can.
+"""Checks that a mesh fits a model and its batch; if not, names the reason and the nearest.
 
     tp   divides the query heads and the MLP's width (key/value heads may be fewer: they are copied)
     pp   times the chunks is at most the layers
@@ -8,7 +7,7 @@ that can.
     dp   times ep and the microbatches divides the rows of a batch
 
 The nearest changes the fewest axes, then these by the least factors, and asks for no more ranks.
-Imports no torch, so that a wrong mesh is answered in a blink.
+Imports no torch, so that a wrong mesh is refused at once.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated
 
-import typer
-
-from minitrain.apps.kinds import Option, one_of, whole
+from minitrain.apps.kinds import Flag, Option, one_of, whole
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.schedules import SCHEDULES
@@ -39,29 +36,26 @@ def axis(help: str) -> Option:
 
 @dataclass(frozen=True)
 class MeshRequest:
-    """A mesh and the work for it; `ranks`: how many there are, None: as many as it has places."""
+    """A mesh and its batch; `ranks` is the number of processes, None: as many as it has places."""
 
-    dp: Annotated[int | None, axis("a mesh: ranks that split the rows of a batch")] = None
-    tp: Annotated[int | None, axis("a mesh: ranks that split each matrix")] = None
-    pp: Annotated[int | None, axis("a mesh: ranks that split the layers")] = None
-    cp: Annotated[int | None, axis("a mesh: ranks that split each row")] = None
-    ep: Annotated[int | None, axis("a mesh: ranks that split rows, and the experts")] = None
+    dp: Annotated[int | None, axis("A mesh: ranks that split the rows of a batch.")] = None
+    tp: Annotated[int | None, axis("A mesh: ranks that split each matrix.")] = None
+    pp: Annotated[int | None, axis("A mesh: ranks that split the layers.")] = None
+    cp: Annotated[int | None, axis("A mesh: ranks that split each row.")] = None
+    ep: Annotated[int | None, axis("A mesh: ranks that split rows, and the experts.")] = None
     sequence: Annotated[
-        bool,
-        typer.Option(
-            "--sequence", help="--tp also splits tokens between its matrices", rich_help_panel=PANEL
-        ),
+        bool, Flag("With --tp, also split the tokens between its matrices.", PANEL)
     ] = False
-    schedule: Annotated[str, Option(SCHEDULE, f"of --pp: {', '.join(SCHEDULES)}", panel=PANEL)] = (
-        "1f1b"
-    )
+    schedule: Annotated[
+        str, Option(SCHEDULE, f"The schedule of --pp: {', '.join(SCHEDULES)}.", panel=PANEL)
+    ] = "1f1b"
     chunks: Annotated[
-        int, Option(whole(1, 64), "stages a rank; 2 where --schedule is interleaved", panel=PANEL)
+        int, Option(whole(1, 64), "Stages a rank; 2 if --schedule is interleaved.", panel=PANEL)
     ] = 1
-    batch: Annotated[int, Option(whole(1, 100_000), "sequences a step, over all ranks")] = 8
-    length: Annotated[int, Option(whole(1, 10**7), "tokens a sequence")] = 192
+    batch: Annotated[int, Option(whole(1, 100_000), "Sequences a step, over all ranks.")] = 8
+    length: Annotated[int, Option(whole(1, 10**7), "Tokens a sequence.")] = 192
     accumulate: Annotated[
-        int, Option(whole(1, 100_000), "microbatches that a rank's batch is cut into")
+        int, Option(whole(1, 100_000), "Microbatches into which a rank's batch is cut.")
     ] = 1
     ranks: int | None = None
 
@@ -83,7 +77,7 @@ class MeshRequest:
 
 
 def check_mesh(config: ModelConfig, request: MeshRequest) -> None:
-    """InputError with the reason and what would do, unless the mesh can do it."""
+    """InputError with the reason and the remedy, if the mesh does not fit."""
     check_schedule(request)
     found = next(reasons(config, request), None)
     if found is None:
@@ -104,7 +98,7 @@ def check_schedule(request: MeshRequest) -> None:
 
 
 def reasons(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
-    """Each reason why it cannot be, and what else than another mesh would mend it."""
+    """Each reason why it does not fit, with its remedies besides another mesh."""
     yield from reasons_of_width(config, request)
     yield from reasons_of_depth(config, request)
     yield from reasons_of_data(config, request)
@@ -158,7 +152,7 @@ def reasons_of_data(config: ModelConfig, request: MeshRequest) -> Iterator[tuple
 
 
 def sequence_chunks(request: MeshRequest) -> int:
-    """Into how many chunks a row is cut: two a rank of cp (zig-zag), and a part a rank of tp."""
+    """Chunks of a row: two a rank of cp (zig-zag), and one a rank of tp with --sequence."""
     cp, tp = request.axes["cp"], request.axes["tp"]
     return math.lcm(2 * cp if cp > 1 else 1, cp * tp if request.sequence else 1)
 
@@ -170,7 +164,7 @@ def around(number: int, factor: int) -> list[int]:
 
 
 def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
-    """The nearest that can, with at most as many places; exactly `ranks`, where they are given."""
+    """The nearest that fits, with at most as many places, or with exactly `ranks` if given."""
     possible = {
         "dp": divisors(request.batch),
         "tp": divisors(math.gcd(config.heads, config.ffn_size)),
@@ -187,8 +181,7 @@ def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
 
 
 def distance(request: MeshRequest, other: MeshRequest) -> tuple:
-    """The number of axes that differ, and by what factors; then the more ranks the better, along
-    dp."""
+    """Number of axes that differ, their factors, then more ranks first, along dp."""
     factors = [abs(math.log(a / b)) for a, b in zip(request.sizes, other.sizes) if a != b]
     return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 

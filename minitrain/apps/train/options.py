@@ -1,6 +1,6 @@
 """Options of `python -m minitrain train`: checked at once, kept in run.json.
 
-Imports no torch, so that a wrong option is answered in a blink.
+Imports no torch, so that a wrong option is refused at once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from minitrain.apps.kinds import (
     COUNT,
+    HOST,
     SEED,
+    Flag,
     Kind,
     Option,
     check_fields,
@@ -32,15 +32,22 @@ from minitrain.data.tokenizer import SMALLEST
 from minitrain.errors import InputError, unknown_name
 from minitrain.model.config import PRESETS
 from minitrain.optional import require
+from minitrain.reliability.elastic import share_of_batch
 from minitrain.reliability.notice import address_of
 
 RUN_FILE, LOCK_FILE = "run.json", ".lock"
-EVENTS_FILE = "events.jsonl"  # what went wrong, when, on which rank
+EVENTS_FILE = "events.jsonl"  # faults: what, when, on which rank
 LOGGERS = ("tensorboard", "wandb")
 TEXTS = ("corpus", *NAMED)  # any other name is a file's
 MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
 MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
+RANKS_MAY_CHANGE = ("ranks", "accumulate")  # the batches stay the same
+WATCHES = ("notice", "hang_seconds", "audit")
+SINKS = "Where each step is reported, besides the terminal and metrics.jsonl"
+BYTES_PER_MINUTE = 4_000_000  # of the corpus: more than a 1M model reads on two cores
+BYTES_PER_TOKEN = 4  # a little more than the corpus has
+LEAST_BYTES, MOST_BYTES = 120_000, 64_000_000
 
 
 def domains() -> Collection[str]:
@@ -80,51 +87,53 @@ MINUTES = real(0.001, 10**6)
 
 @dataclass(frozen=True)
 class TrainOptions(MeshRequest):
-    """Every option with its default; one of minutes, steps and tokens says when to stop."""
+    """Every option with its default; one of minutes, steps and tokens limits the run."""
 
-    preset: Annotated[str, Option(PRESET, "the model's shape")] = "1M"
+    preset: Annotated[str, Option(PRESET, "The model's shape, such as 1M, 10M or llama3-8b.")] = (
+        "1M"
+    )
     data: Annotated[
         str,
         Option(
             TEXT,
-            f"{', '.join(TEXTS)}, a text file, a folder of .txt and .md, or one of `data prepare`",
+            f"One of {', '.join(TEXTS)}, a text file, a folder of .txt and .md files, or a folder "
+            "of `data prepare`.",
         ),
     ] = "corpus"
-    domain: Annotated[str, Option(DOMAIN, "the corpus's world")] = "village"
+    domain: Annotated[str, Option(DOMAIN, "The world of the corpus's stories.")] = "village"
     minutes: Annotated[
-        float | None, Option(MINUTES, "when to stop: minutes of the whole command", "2")
+        float | None, Option(MINUTES, "The limit in minutes of the whole command.", "2")
     ] = None
-    steps: Annotated[int | None, Option(COUNT, "when to stop, instead of --minutes")] = None
+    steps: Annotated[int | None, Option(COUNT, "The limit in steps, instead of minutes.")] = None
     tokens: Annotated[
-        int | None, Option(whole(1, 10**15), "when to stop, instead of --minutes")
+        int | None, Option(whole(1, 10**15), "The limit in tokens, instead of minutes.")
     ] = None
-    lr: Annotated[float, Option(real(1e-12, 10), "the highest learning rate")] = 4e-3
-    dtype: Annotated[str, Option(DTYPE, "float32, bfloat16 matmuls, or auto: the faster")] = "auto"
+    lr: Annotated[float, Option(real(1e-12, 10), "The highest learning rate.")] = 4e-3
+    dtype: Annotated[
+        str, Option(DTYPE, "Matmuls in float32, bfloat16, or auto: the faster of the two.")
+    ] = "auto"
     recompute: Annotated[
         str,
-        Option(RECOMPUTE, "for less memory: none, selective, or full for a quarter more compute"),
+        Option(RECOMPUTE, "To save memory: none, selective, or full at a quarter more compute."),
     ] = "none"
-    vocab: Annotated[int, Option(whole(SMALLEST, 10**6), "tokens to learn from the text")] = 512
+    vocab: Annotated[
+        int, Option(whole(SMALLEST, 10**6), "Size of the vocabulary that is learned.")
+    ] = 512
     skip_spikes: Annotated[
-        bool,
-        typer.Option(
-            "--skip-spikes",
-            help="leave out steps whose loss spikes, and go back if it stays",
-        ),
+        bool, Flag("Skip steps whose loss spikes, and go back if it stays high.")
     ] = False
     notice: Annotated[
         str | None,
-        Option(NOTICE, "save and end when aws, google or an address says that the machine goes"),
+        Option(NOTICE, "Save and stop when aws, google or an address announces the machine's end."),
     ] = None
     hang_seconds: Annotated[
         float | None,
-        Option(real(1, 10**6), "end ranks that are stuck so long; over a step and a save"),
+        Option(real(1, 10**6), "End ranks that are stuck this long; give more than a save takes."),
     ] = None
-    audit: Annotated[
-        bool, typer.Option("--audit", help="compare the ranks' weights before each save")
-    ] = False
-    seed: Annotated[int, Option(SEED, "of weights, corpus and order")] = 0
-    ranks: Annotated[int, Option(RANKS, "processes, data-parallel", panel=PANEL)] = 1
+    audit: Annotated[bool, Flag("Compare the ranks' weights before each save.")] = False
+    seed: Annotated[int, Option(SEED, "Seed of the weights, the corpus and the order.")] = 0
+    ranks: Annotated[int, Option(RANKS, "Data-parallel processes.", panel=PANEL)] = 1
+    corpus_bytes: int | None = None  # of a resumed run: as at its start, whatever its limit is now
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -150,7 +159,7 @@ class TrainOptions(MeshRequest):
     def _check_ranks(self) -> None:
         if self.sequence or self.chunks != 1 or self.schedule != TrainOptions.schedule:
             raise InputError(
-                "--sequence, --schedule and --chunks say how a mesh works, and there is none: give "
+                "--sequence, --schedule and --chunks are options of a mesh, which is missing: give "
                 "--tp or --pp too"
             )
         parts = self.ranks * self.accumulate
@@ -177,41 +186,66 @@ class TrainOptions(MeshRequest):
 
     @property
     def microbatch(self) -> int:
-        """Sequences in one forward pass of one rank, which shares the batch with those of other
-        rows."""
+        """Sequences in one forward pass of one rank."""
         row_ranks = self.axes["dp"] * self.axes["ep"] if self.on_mesh else self.ranks
         return self.batch // (row_ranks * self.accumulate)
+
+    @property
+    def size_of_corpus(self) -> int:
+        """Bytes, enough for the first limit of the run to read nothing twice, within reason."""
+        if self.corpus_bytes is not None:
+            return self.corpus_bytes
+        if self.minutes is not None:
+            wanted = self.minutes * BYTES_PER_MINUTE
+        else:
+            wanted = (self.tokens or self.steps * self.batch * self.length) * BYTES_PER_TOKEN
+        return int(min(max(wanted, LEAST_BYTES), MOST_BYTES))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
 
 
 @dataclass(frozen=True)
-class Told:
-    """The sinks of a run, beside the terminal and metrics.jsonl."""
+class SinkOptions:
+    """The sinks of a run, besides the terminal and metrics.jsonl."""
 
-    log_to: tuple[str, ...] = ()
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
-    trace_step: int | None = None
+    log_to: Annotated[
+        list | None,
+        Option(LOGGER, "One or both of tensorboard and wandb (offline).", panel=SINKS),
+    ] = None
+    metrics_port: Annotated[
+        int | None,
+        Option(
+            whole(0, 65535),
+            "Port for Prometheus; rank 1 has the next one; 0 is any free port.",
+            panel=SINKS,
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str, Option(HOST, "Use 0.0.0.0 for a Prometheus on another machine.", panel=SINKS)
+    ] = "127.0.0.1"
+    trace_step: Annotated[
+        int | None, Option(COUNT, "A step to write as a trace for Perfetto.", panel=SINKS)
+    ] = None
 
     def __post_init__(self) -> None:
-        packages = [*self.log_to, *(["prometheus_client"] if self.metrics_port is not None else [])]
+        packages = list(self.log_to or ())
+        packages += ["prometheus_client"] if self.metrics_port is not None else []
         require("train", *packages, instead=", or leave its option out")
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job of a rank."""
+    """One run of the command, handed to each rank."""
 
     options: TrainOptions
     folder: Path
-    resume: bool  # from its newest checkpoint; from the start where there is none yet
-    again: bool  # by the same command: where nothing is left to do, that is no error
+    resume: bool  # from the newest checkpoint, or from the start if there is none yet
+    again: bool  # by the same command: a run that is already complete is no error
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
-    stop_file: Path  # exists once someone has asked the run to stop
-    told: Told = Told()
+    stop_file: Path  # exists once the run has been asked to stop
+    sinks: SinkOptions = SinkOptions()
 
 
 def new_options(typed: dict[str, Any]) -> TrainOptions:
@@ -222,7 +256,7 @@ def new_options(typed: dict[str, Any]) -> TrainOptions:
 
 
 def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
-    """The tokens of --data, where it is prepared."""
+    """The vocabulary of --data, if it is prepared."""
     folder = prepared_folder(typed.get("data", TrainOptions.data))
     if folder is None:
         return {}
@@ -238,7 +272,7 @@ def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Options of a mesh that follow from others where they are not typed: chunks and ranks."""
+    """Chunks and ranks of a mesh, which follow from other options if they are not typed."""
     more: dict[str, Any] = {}
     axes = [typed.get(axis) or stored.get(axis) or 1 for axis in FLAGS]
     if "schedule" in typed and "chunks" not in typed:
@@ -248,8 +282,8 @@ def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
     return more
 
 
-def new_folder(out: Path | None, options: TrainOptions) -> Path:
-    """The run's folder: `out` if nothing is there, or the first free runs/PRESET-DATA[-2]."""
+def new_folder(out: Path | None, name: str) -> Path:
+    """The run's folder: `out` if it is free, or the first free runs/NAME[-2]."""
     if out is not None:
         if not is_free(out):
             raise InputError(
@@ -257,8 +291,7 @@ def new_folder(out: Path | None, options: TrainOptions) -> Path:
                 "--out another name"
             )
         return out
-    stem = f"{options.preset}-{Path(options.data).stem}"
-    names = [stem, *(f"{stem}-{number}" for number in range(2, 10_000))]
+    names = [name, *(f"{name}-{number}" for number in range(2, 10_000))]
     return next(Path("runs") / name for name in names if is_free(Path("runs") / name))
 
 
@@ -267,8 +300,8 @@ LEFT_BY_STEPS = ("metrics.", "trace-step-")
 
 
 def is_free(folder: Path) -> bool:
-    """Nothing is there, or only what is left of a run that was killed before its first checkpoint:
-    there is nothing to go on from, so the same command may begin anew."""
+    """True if nothing is there, or only the files of a run that was killed before its first
+    checkpoint: the same command may begin anew."""
     if not folder.is_dir():
         return not folder.exists()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".step-")}
@@ -284,3 +317,57 @@ def find_run(out: Path | None) -> Path:
     if not found:
         raise InputError("there is no run under runs/ to resume: name one with --out, or start one")
     return found[-1].parent
+
+
+# --- resuming ---
+
+
+def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
+    """The options of the run in `run`, with the typed ones of those that may change."""
+    try:
+        stored = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
+        options = TrainOptions(**stored)
+    except OSError as error:
+        raise InputError(
+            f"{run} holds no run to resume ({error.strerror}: {RUN_FILE}): give --out the folder "
+            "of one, or start one by leaving --resume out"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{run / RUN_FILE} cannot be read ({error}): start a new run") from error
+    options = replace(options, corpus_bytes=options.size_of_corpus)
+    placing = MESH_MAY_CHANGE if options.on_mesh else RANKS_MAY_CHANGE
+    may_change = (*MAY_CHANGE, *WATCHES, *placing)
+    for name, value in typed.items():
+        before = getattr(options, name)
+        if name not in may_change and value != before:
+            how = f"without --{name}" if before is None else f"with --{name} {before}"
+            raise InputError(
+                f"{run} was started {how}, and --resume cannot turn it into {value}: "
+                f"leave --{name} out, or start another run with another --out"
+            )
+    if any(name in typed for name in MAY_CHANGE):
+        options = replace(options, **{name: typed.get(name) for name in MAY_CHANGE})
+    changed = {name: typed[name] for name in (*WATCHES, *placing) if name in typed}
+    if not options.on_mesh:
+        return replace(options, **{**same_microbatch(options, typed), **changed})
+    return replace(options, **changed, **implied(typed, asdict(options)))
+
+
+def same_microbatch(options: TrainOptions, typed: dict[str, Any]) -> dict[str, int]:
+    """Enough microbatches on other ranks for none to be larger than before."""
+    ranks = typed.get("ranks", options.ranks)
+    if ranks == options.ranks or options.batch % ranks:
+        return {}
+    return {"accumulate": share_of_batch(options.batch, ranks, options.microbatch).accumulate}
+
+
+def goes_on(out: Path | None, typed: dict[str, Any]) -> bool:
+    """True if `out` holds a run of the same command, perhaps on other ranks, as torchrun and
+    schedulers restart it."""
+    if out is None or not (out / RUN_FILE).is_file():
+        return False
+    stored, asked = resumed_options(out, {}), new_options(typed)
+    dtype = stored.dtype if asked.dtype == "auto" else asked.dtype  # the faster one, as measured
+    stays = ("corpus_bytes", *(() if asked.on_mesh else RANKS_MAY_CHANGE))
+    same = {"dtype": dtype, **{name: getattr(stored, name) for name in stays}}
+    return asdict(stored) == {**asdict(asked), **same}

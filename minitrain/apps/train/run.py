@@ -1,17 +1,17 @@
-"""One training run on one rank: prepare, train, conclude.
+"""One training run on one rank: prepares, trains, concludes.
 
-While it trains: evaluations, a line in metrics.jsonl for each step, a checkpoint a minute, what
-goes wrong in events.jsonl, and a stop after the step in which someone asked for it. At the end: a
-last evaluation, a sample, a checkpoint.
-A kill at any moment costs the steps since the last checkpoint: --resume comes to them again, and
-where there was none yet, the same command or --resume begins anew.
+A run evaluates eight times, writes a line of metrics.jsonl for each step, a checkpoint a minute,
+faults to events.jsonl, and stops after the step in which it is asked to. At its end come a last
+evaluation, a sample and a checkpoint. A kill costs the steps since the last checkpoint; --resume
+repeats them, and if there was no checkpoint yet, the same command or --resume begins anew.
 """
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,14 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
-from minitrain.apps.train.mesh_check import FLAGS
 from minitrain.apps.train.options import LOCK_FILE, RUN_FILE, Job
-from minitrain.apps.train.setup import Complete, Run, prepare
-from minitrain.apps.train.told import during, metered, sinks, tracers
+from minitrain.apps.train.reporting import during, introduction, metered, sinks
+from minitrain.apps.train.setup import Complete, Run, longer, prepare
 from minitrain.apps.train.watches import watched
-from minitrain.apps.train.wiring import DataParallel, OnMesh
+from minitrain.apps.train.wiring import DataParallel
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
-from minitrain.measure.parameters import active_parameter_count, parameter_count
-from minitrain.model.config import ModelConfig
-from minitrain.parallel.pipeline.timeline import bubble_fraction
+from minitrain.monitoring.step_trace import StepTracer
 from minitrain.paths import write_atomically
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.folder import NotSaved, checkpoints, forget_after
@@ -61,13 +58,14 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
             begin(run)
-        stack.enter_context(ended_with_a_word(run))
+        if group is not None:  # a single rank's output has its last words
+            stack.enter_context(last_words(run.log, lambda: run.state.step))
         return train_and_conclude(run)
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """The run's folder, which a second process may not write to; the system frees it at a kill."""
+    """Locks the run's folder against a second process; the system frees the lock at a kill."""
     lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +85,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def begin(run: Run) -> None:
-    """The options on the disk, and what a person sees of the run before its first step."""
+    """Writes the options, and prints the introduction."""
     path = run.job.folder / RUN_FILE
     if path.is_file() and not checkpoints(run.job.folder):
         print(f"{run.job.folder} holds a run without a checkpoint: it begins anew")
@@ -109,13 +107,18 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
         done_part=done / run.train_config.total_steps(done, run.state.seconds),
         measure=meter,
     )
+    step = run.job.sinks.trace_step
+    traced = [] if step is None else [StepTracer(run.job.folder, step, meter, run.group)]
     saver = during(meter.parts, "checkpoint", Saver(run, log))
+    # Stages of a mesh differ by nature; data-parallel ranks have the same work.
+    watch = run.group is not None and isinstance(run.wiring, DataParallel)
+    stragglers = [StragglerWatch(run.group, log)] if watch else []
     with watched(run.options, run.group, run.job.stop_file, log), reporter:
         result = train(
             run.wiring.model,
             run.state.loader,
             run.train_config,
-            callbacks=[reporter, *tracers(run, meter), saver, *slow_ranks_watched(run, log)],
+            callbacks=[reporter, *traced, saver, *stragglers],
             peers=run.wiring.peers,
             state=run.state,
             step=run.wiring.step,
@@ -131,18 +134,13 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
 
 
 def announce(run: Run, log: EventLog) -> None:
-    """In the log: who of the session before ended without a word, and that this one begins."""
+    """Logs the ranks of the previous session that ended silently, and the start of this one."""
     for rank in silent_ranks(log):
         log.of(rank).write("silent")
     if run.state.step:
         log.write("resumed", run.state.step, ranks=run.ranks.size)
     elif run.group is not None:
         log.write("began", ranks=run.ranks.size)
-
-
-def ended_with_a_word(run: Run) -> AbstractContextManager:
-    """One rank alone says it in its own output."""
-    return nullcontext() if run.group is None else last_words(run.log, lambda: run.state.step)
 
 
 def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
@@ -154,7 +152,7 @@ def spike_guard(run: Run, log: EventLog) -> SpikeGuard | None:
 
 
 def went_back(run: Run, log: EventLog) -> None:
-    """Collective: saved at once; where there is no room, later steps give theirs."""
+    """Collective: saves at once; if the disk is full, checkpoints of later steps make room."""
     if saved_or_noted(run, log, run.saver.wait):
         return
     with suppress(NotSaved):
@@ -168,7 +166,7 @@ def went_back(run: Run, log: EventLog) -> None:
 def saved_or_noted(
     run: Any, log: EventLog | None, wait: Callable[[], object] = lambda: None
 ) -> bool:
-    """Saves; where the disk is full, notes it and lets the training go on."""
+    """Saves; a full disk is logged, and the training goes on."""
     try:
         run.save()
         wait()
@@ -181,8 +179,7 @@ def saved_or_noted(
 
 
 class Saver:
-    """A callback that saves once a minute, at the same steps on every rank. Where the disk is full,
-    the training goes on, and a minute later it tries again."""
+    """Saves once a minute, at the same steps on every rank; after a full disk, a minute later."""
 
     def __init__(self, run: Any, log: EventLog | None = None):
         self.run, self.log, self.next = run, log, run.state.seconds + SAVE_SECONDS
@@ -193,54 +190,10 @@ class Saver:
             saved_or_noted(self.run, self.log)
 
 
-def slow_ranks_watched(run: Run, log: EventLog) -> list[StragglerWatch]:
-    """On a mesh stages differ by nature; data-parallel ranks have the same work."""
-    group = run.group if isinstance(run.wiring, DataParallel) else None
-    return [] if group is None else [StragglerWatch(group, log)]
-
-
-def parameters_text(config: ModelConfig) -> str:
-    """All of them, and where there are experts those that a token passes through."""
-    text = f"{parameter_count(config):,} parameters"
-    return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
-
-
-def introduction(run: Run) -> str:
-    options, rows = run.options, run.rows
-    source = f"corpus '{options.domain}'" if options.data == "corpus" else options.data
-    places = len(rows.training) * options.length
-    devices = f"{run.ranks.size} x {run.device}" if run.ranks.size > 1 else f"{run.device}"
-    lines = [
-        f"model   {options.preset}: {parameters_text(run.config)}, "
-        f"{options.dtype} on {devices}, whose matmuls reach {run.peak / 1e9:,.0f} GFLOP/s",
-        f"text    {source}: {rows.tokens:,} tokens of {run.config.vocab_size}, "
-        f"in rows of {options.length}, {rows.tokens / places:.0%} full",
-        f"floor   {rows.floor:.4f} nats per token" if rows.floor else "floor   not known",
-        *([f"mesh    {mesh_text(run.wiring)}"] if isinstance(run.wiring, OnMesh) else []),
-        f"folder  {run.job.folder}",
-    ]
-    if run.state.step:
-        lines.append(f"resumed at step {run.state.step:,}, {run.state.seconds:.0f} s of training")
-    return "\n".join(lines)
-
-
-def mesh_text(wiring: OnMesh) -> str:
-    """'dp 2 x tp 2 x pp 2; 1f1b over 4 microbatches, its bubble 20% of a step'."""
-    mesh, schedule = wiring.parts.axes.mesh, wiring.parts.schedule
-    axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
-    if mesh["pp"] == 1:
-        return axes
-    idle = bubble_fraction(schedule)  # over the work
-    return (
-        f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
-        f"{idle / (1 + idle):.0%} of a step"
-    )
-
-
 def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
-    """Saves, evaluates, samples; the summary, or for an interrupted run how to go on."""
+    """Saves, evaluates, samples -> the summary, or the command that continues a stopped run."""
     whole = last_save(run).model
-    command = f"python -m minitrain train --out {run.job.folder} --resume"
+    command = f"python -m minitrain train --out {shlex.quote(str(run.job.folder))} --resume"
     if result.interrupted:
         return f"stopped after step {run.state.step:,} and saved; go on with: {command}"
     loss, floor, speed = reporter.latest(), run.rows.floor, result.tokens_per_second
@@ -252,13 +205,13 @@ def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
         f"trained   {state.step:,} steps, {state.tokens:,} tokens in {state.seconds:.0f} s",
         f"speed     {speed:,.0f} tokens/s, MFU {run.utilisation(speed):.0%} in the median step",
         f"sample    {sample(run, whole)}",
-        f"saved     {run.job.folder}; go on with: {command} --minutes N",
+        f"saved     {run.job.folder}; go on with: {command} {longer(run.train_config, state)}",
     ]
     return "\n".join(lines)
 
 
 def last_save(run: Run) -> TrainState:
-    """The last chance to save: of a save that failed before, nobody need hear any more."""
+    """Saves a last time; an earlier save that failed no longer matters."""
     try:
         whole = run.save()
     except NotSaved:

@@ -1,4 +1,4 @@
-"""The parts of a training run, made and checked before anything is written.
+"""Builds the parts of a training run, and checks them before anything is written.
 
 text -> tokenizer -> rows;  model, optimizer, the checkpoint if a run is resumed -> DDP or a mesh
 """
@@ -47,7 +47,7 @@ BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
 
 @dataclass
 class Run:
-    """The prepared parts of a rank."""
+    """The parts of a run on one rank."""
 
     job: Job
     options: TrainOptions
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def state(self) -> TrainState:
-        """The state of this rank's part, where it has one."""
+        """The state of this rank's part."""
         return self.wiring.state
 
     @property
@@ -87,8 +87,8 @@ class Run:
         return self.wiring.evaluate(Loader(self.rows.held_out, rows, *seat, shuffle=False))
 
     def save(self) -> TrainState:
-        """A checkpoint, written beside the training -> what is in it: the whole model, on rank 0
-        at least. NotSaved where the one before could not be written."""
+        """Writes a checkpoint in the background -> its state: the whole model, at least on rank 0.
+        NotSaved if the previous one could not be written."""
         if self.options.audit and self.group is not None:
             check_replicas(self.group, self.state, self.log)
         files = {
@@ -117,7 +117,10 @@ def prepare(group: Group | None, job: Job) -> Run:
     ranks = find_ranks(group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
-    checkpoint = whole_checkpoint(job.folder) if job.resume and checkpoints(job.folder) else None
+    checkpoint = None
+    if job.resume and checkpoints(job.folder):
+        checkpoint = newest_checkpoint(job.folder)
+        verify(checkpoint)
     tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
     check_memory(options.preset, config, device)
@@ -147,15 +150,8 @@ def find_ranks(group: Group | None) -> CheckpointRanks:
     return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
 
 
-def whole_checkpoint(folder: Path) -> Path:
-    """The newest one, once its files are found to be what they should be."""
-    checkpoint = newest_checkpoint(folder)
-    verify(checkpoint)
-    return checkpoint
-
-
 def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRanks) -> None:
-    """Loads the checkpoint, after a look whether the text is still the same."""
+    """Loads the checkpoint, if the text is still the same."""
     if (checkpoint / DATA_FILE).read_text() != rows.fingerprint:
         raise InputError(
             f"the text is not the one that {checkpoint.parent} was trained on: put the old one "
@@ -167,7 +163,7 @@ def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRan
 def train_config(
     options: TrainOptions, rows: Rows, started: float, group: Group | None
 ) -> TrainConfig:
-    """Steps as they are given, or as the tokens make them; minutes less what has passed already."""
+    """The length in steps, given or worked out from tokens, or in the seconds that are left."""
     autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
     shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
     if options.minutes is None:
@@ -187,12 +183,17 @@ class Complete(InputError):
 
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
     if state.step >= plan.total_steps(state.step, state.seconds):
-        longer = f"--minutes {max(state.seconds / 30, 0.1):.1f}"
         raise Complete(
             f"this run is complete ({state.step} steps, {state.seconds / 60:.1f} minutes): go on "
-            "with more of them, such as --resume "
-            + (longer if plan.steps is None else f"--steps {2 * state.step}")
+            f"with more of them, such as --resume {longer(plan, state)}"
         )
+
+
+def longer(plan: TrainConfig, state: TrainState) -> str:
+    """The option that more than doubles a run."""
+    if plan.steps is None:
+        return f"--minutes {max(state.seconds / 20, 0.2):.1f}"
+    return f"--steps {2 * state.step}"
 
 
 def find_device(name: str | None) -> torch.device:

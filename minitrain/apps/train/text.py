@@ -1,7 +1,8 @@
-"""The text of a training run: documents, tokens, rows, and what is held out.
+"""The text of a training run: documents, tokens, rows, and the held-out part.
 
-The default corpus is made as large as the run needs, so that no document comes twice; its exact
-entropy, over the documents held out, is the floor. Any other text has no floor.
+The default corpus is made as large as the run's first limit needs, so that no document comes twice;
+a resumed run keeps it. Its exact entropy, over the held-out documents, is the floor. Any other text
+has no floor.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from minitrain.data.text import read_documents
 from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
 
-BYTES_PER_MINUTE = 4_000_000  # of the corpus: more than a 1M model reads on two cores
-BYTES_PER_TOKEN = 4  # a little more than the corpus has
-MOST_BYTES = 64_000_000
 HELD_OUT_BYTES = 120_000
 HELD_OUT_SEED = 1_000_000  # added to the run's: other stories of the same language
 HELD_OUT_ROWS = 200  # of a text without a floor
@@ -33,7 +31,7 @@ TOKENIZER_BYTES = 1_000_000  # a vocabulary this small is settled by less
 
 @dataclass(frozen=True)
 class Text:
-    """Documents to train on, documents held out, and the nats of these where they are known."""
+    """Documents to train on, documents held out, and the nats of the latter if they are known."""
 
     documents: list[str]
     held_out: list[str]
@@ -42,7 +40,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Rows:
-    """A `Text`, or what `data prepare` made of one, as rows of tokens."""
+    """A text, or the tokens that `data prepare` made of one, as rows."""
 
     training: RowsToRead
     tokens: int  # targets of an epoch
@@ -52,7 +50,7 @@ class Rows:
 
 
 def read_rows(options: TrainOptions, tokenizer: Path | None) -> tuple[Tokenizer, Rows]:
-    """The rows of --data; `tokenizer`: a file, where a run is resumed."""
+    """The rows of --data; `tokenizer` is the file of a resumed run."""
     prepared = prepared_folder(options.data)
     if prepared is not None:
         return prepared_rows(prepared, options)
@@ -78,20 +76,10 @@ def prepared_rows(folder: Path, options: TrainOptions) -> tuple[Tokenizer, Rows]
 def read_text(options: TrainOptions) -> Text:
     """The text that --data names: the corpus, an asset, or a file."""
     if options.data == "corpus":
-        corpus = make_corpus(corpus_bytes(options), options.seed, options.domain)
+        corpus = make_corpus(options.size_of_corpus, options.seed, options.domain)
         held_out = make_corpus(HELD_OUT_BYTES, HELD_OUT_SEED + options.seed, options.domain)
         return Text(corpus.documents, held_out.documents, float(held_out.nats.sum()))
     return split_off(read_documents(options.data), options.seed)
-
-
-def corpus_bytes(options: TrainOptions) -> int:
-    """Enough for the run to read nothing twice, within reason."""
-    if options.minutes is not None:
-        wanted = options.minutes * BYTES_PER_MINUTE
-    else:
-        tokens = options.tokens or options.steps * options.batch * options.length
-        wanted = tokens * BYTES_PER_TOKEN
-    return int(min(max(wanted, HELD_OUT_BYTES), MOST_BYTES))
 
 
 def split_off(documents: list[str], seed: int, part: float = 0.04) -> Text:

@@ -1,4 +1,4 @@
-"""The page of a run: `python -m minitrain watch RUN`. It only reads the run's files."""
+"""The page of `python -m minitrain watch RUN`, and its server; both only read the run's files."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from minitrain.apps.listening import PAGE_HEADERS
 from minitrain.apps.watch.history import History
-from minitrain.apps.watch.html import ROOM, figure, parts, theme
+from minitrain.apps.watch.page import ROOM, figure, heading, parts, theme
 from minitrain.apps.watch.panels import MAKERS
-from minitrain.apps.watch.state import heading
 from minitrain.monitoring.step_trace import trace_files
 
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 MARK = "/* theme.css */"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # through a proxy too
 EVERY = 1.0  # seconds between two looks at the run
@@ -46,8 +42,8 @@ class Drawn(NamedTuple):
 class Looker:
     """The newest state; one look for all browsers that ask within the same second.
 
-    A browser is sent the charts that it has not `seen`. Painting is what a page costs: the
-    words, the alerts and the loss are new at every look, pictures now and then.
+    A browser is sent the charts that it has not `seen`. Painting is the page's cost: words, alerts
+    and the loss are new at every look, pictures every few seconds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +54,7 @@ class Looker:
         self.drawn: dict[str, Drawn] = {}
 
     async def changes(self, seen: int = -1) -> tuple[int, dict[str, Any] | None]:
-        """The state's number, and what the page shows; None where that is what it has `seen`."""
+        """The state's number and the page's parts; None instead of parts already `seen`."""
         async with self.lock:
             await asyncio.to_thread(self._look)
         if seen == self.version:
@@ -67,8 +63,8 @@ class Looker:
         traces = [path.name for path in trace_files(self.history.folder)]
         return self.version, {**parts(self.heading, traces), "charts": charts}
 
-    async def told(self, over: Callable[[], bool]) -> AsyncIterator[str]:
-        """Server-sent events, one a second at most, until it is `over`."""
+    async def events(self, over: Callable[[], bool]) -> AsyncIterator[str]:
+        """Server-sent events, at most one a second, until it is `over`."""
         seen = -1
         while not over():
             seen, found = await self.changes(seen)
@@ -101,7 +97,7 @@ class Looker:
 
 
 def _patience(history: History, name: str) -> float:
-    """Seconds that a picture stays; where many steps share a point, it hardly changes."""
+    """Seconds before a picture is painted again; longer once many steps share a point."""
     if history.ended is not None:
         return 0.0
     if history.curves["loss"].stride > 1:
@@ -110,7 +106,7 @@ def _patience(history: History, name: str) -> float:
 
 
 def make_app(folder: Path, over: Callable[[], bool] = lambda: False) -> Starlette:
-    """`over`: whether the server ends; it waits for the pages that are still being told."""
+    """`over`: whether the server shuts down; it waits for open streams."""
     looker = Looker(folder)
 
     async def page(request: Request) -> Response:
@@ -118,8 +114,8 @@ def make_app(folder: Path, over: Callable[[], bool] = lambda: False) -> Starlett
         return HTMLResponse(text, headers=PAGE_HEADERS)
 
     async def changes(request: Request) -> Response:
-        told = looker.told(over)
-        return StreamingResponse(told, media_type="text/event-stream", headers=STREAM_HEADERS)
+        events = looker.events(over)
+        return StreamingResponse(events, media_type="text/event-stream", headers=STREAM_HEADERS)
 
     async def trace(request: Request) -> Response:
         name = request.path_params["name"]
@@ -130,3 +126,25 @@ def make_app(folder: Path, over: Callable[[], bool] = lambda: False) -> Starlett
 
     routes = [Route("/", page), Route("/changes", changes), Route("/trace/{name}", trace)]
     return Starlette(routes=routes)
+
+
+GRACE_SECONDS = 3  # for open streams
+TICK = 0.5  # seconds
+
+
+class SlowTicks(uvicorn.Server):
+    """Checks for the end twice a second; uvicorn's ten times cost as much as the page."""
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            await asyncio.sleep(TICK)
+            ticks += round(10 * TICK)  # it counts tenths of a second
+
+
+def page_server(folder: Path) -> uvicorn.Server:
+    app = make_app(folder, over=lambda: server.should_exit)
+    server = SlowTicks(
+        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS)
+    )
+    return server

@@ -1,4 +1,6 @@
-"""`python -m minitrain watch RUN`: a run in the browser, live or finished, until Ctrl-C."""
+"""`python -m minitrain watch RUN`: a run in the browser, live or finished, until Ctrl-C; and
+`alerts`, its rules for Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,24 @@ from pathlib import Path
 from typing import Annotated
 
 from minitrain.apps.kinds import HOST, PATH, Argument, Option, whole
-from minitrain.apps.serve.command import listen
+from minitrain.apps.listening import listen
 from minitrain.optional import require
 
 NEEDED = ("starlette", "uvicorn")
 
 
 def watch(
-    run: Annotated[Path, Argument(PATH, "the run's folder, such as runs/1M-corpus")],
-    host: Annotated[str, Option(HOST, "0.0.0.0 for other machines")] = "127.0.0.1",
-    port: Annotated[int, Option(whole(0, 65535), "0: any that is free")] = 8001,
+    run: Annotated[Path, Argument(PATH, "The run's folder, such as runs/1M-corpus.")],
+    host: Annotated[str, Option(HOST, "Use 0.0.0.0 for other machines.")] = "127.0.0.1",
+    port: Annotated[int, Option(whole(0, 65535), "The port; 0 is any free one.")] = 8001,
 ) -> None:
-    """Watch a run in the browser: its losses, its ranks, its alerts, once a second."""
+    """Watch a run in the browser: losses, ranks and alerts, once a second.
+
+    minitrain watch runs/1M-corpus
+    minitrain watch runs/1M-corpus --host 0.0.0.0 --port 9000
+    """
     require("the page", *NEEDED, install="'minitrain[serve]'")
-    from minitrain.apps.watch.tail import open_run
+    from minitrain.apps.watch.history import open_run
 
     folder = open_run(run)
     listening = listen(host, port)
@@ -31,9 +37,20 @@ def watch(
 
 
 def show(folder: Path, listening: socket.socket) -> None:
-    from minitrain.apps.watch.server import page_server
+    from minitrain.apps.watch.app import page_server
 
     try:
         page_server(folder).run(sockets=[listening])
-    except KeyboardInterrupt:  # uvicorn has ended well, and tells whoever waits for the signal
+    except KeyboardInterrupt:  # uvicorn has shut down, and raises the signal again
         return
+
+
+def alerts() -> None:
+    """Print the alert rules as a file for Prometheus.
+
+    minitrain alerts > alerts.yaml
+    minitrain alerts | promtool check rules /dev/stdin
+    """
+    from minitrain.monitoring.alerts import rules_file
+
+    print(rules_file(), end="")

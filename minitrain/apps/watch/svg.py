@@ -1,7 +1,7 @@
 """Small charts as SVG text, for the page and for a notebook: lines with their range, stacks, bars.
 
-2 ms of Python for a whole page, where matplotlib takes half a second; colours are the reader's
-theme's (theme.css), and a chart says in words what it shows (`aria-label`).
+A whole page takes 2 ms, where matplotlib takes half a second; colours follow the reader's theme
+(theme.css), and each chart describes itself in words (`aria-label`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from minitrain.apps.watch.curve import Point
+from minitrain.apps.watch.history import Point
 from minitrain.words import count_text
 
 WIDTH, HEIGHT = 340, 150
@@ -60,7 +60,7 @@ class Frame:
         return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
     def heights(self) -> str:
-        """Round ones, with their values."""
+        """Grid lines at round values."""
         marks = []
         for value in self.ticks():
             at, shown = self.y(value), escape(count_text(value))
@@ -71,7 +71,7 @@ class Frame:
         return "".join(marks)
 
     def axes(self) -> str:
-        """The heights, and the first and the last step."""
+        """The grid, and the first and the last step."""
         marks = [self.heights()]
         ends = ((LEFT, self.left, "start"), (WIDTH - RIGHT, self.right, "end"))
         for at, value, anchor in ends:
@@ -83,8 +83,6 @@ class Frame:
 def lines(series: Sequence[Line], words: str, level: float | None = None, log: bool = False) -> str:
     """Each line with the range of its values behind it; `level`: a dashed one across."""
     points = [point for _, _, each in series for point in each]
-    if not points:
-        return _picture("", f"{words}: nothing yet")
     heights = [value for point in points for value in (point.low, point.high)]
     frame = Frame([p.x for p in points], heights if level is None else [*heights, level], log)
     drawn = [frame.axes()]
@@ -113,9 +111,6 @@ def _line(frame: Frame, points: list[Point], hue: str) -> str:
 
 def stack(series: Sequence[Line], words: str) -> str:
     """Areas on top of each other, of points at the same steps, from 0."""
-    series = [line for line in series if line[2]]
-    if not series:
-        return _picture("", f"{words}: nothing yet")
     count = min(len(points) for _, _, points in series)
     xs = [point.x for point in series[0][2][-count:]]
     sums = [0.0] * count
@@ -134,9 +129,7 @@ def stack(series: Sequence[Line], words: str) -> str:
 
 
 def bars(values: dict[int, float], words: str, level: float | None = None) -> str:
-    """One for each rank, and a dashed `level` that none should pass."""
-    if not values:
-        return _picture("", f"{words}: nothing yet")
+    """A bar for each rank, and a dashed line at `level`."""
     frame = Frame([0, len(values)], [0.0, *values.values(), level or 0.0])
     bottom, drawn = HEIGHT - BOTTOM, [frame.heights()]
     for place, (rank, value) in enumerate(values.items()):

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from minitrain.apps.export import write_merged
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
-from minitrain.model.hub.load import load_pretrained
+from minitrain.finetuning.model import adapt
+from minitrain.finetuning.peft_files import CONFIG, WEIGHTS, save_adapter
+from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.transformer import build
 from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 
+from ..model.peers import SMALL as TINY
 from ..model.peers import exact, random_tokens
 from .command_line import minitrain
 from .train.test_command import SMALL, train
@@ -126,3 +132,33 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(common):
     (checkpoints(Path("run"))[0] / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="is damaged"):
         export("run", "--out", "out")
+
+
+# --- merge ---
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_pretrained(build(TINY), tmp_path / "base")
+    save_adapter(adapt(build(TINY), "lora"), tmp_path / "adapter", base=str(tmp_path / "base"))
+    return tmp_path / "adapter"
+
+
+def test_a_trained_head_is_refused_as_it_is_called_in_the_file(saved, tmp_path):
+    name = "base_model.model.lm_head.weight"
+    tensors = load_file(saved / WEIGHTS)
+    save_file(tensors | {name: torch.ones(61, 32)}, saved / WEIGHTS)
+    with pytest.raises(InputError, match=f"holds {name}, which is another than the model's own"):
+        write_merged(saved, tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_revision_of_the_base_on_the_hub_is_not_passed_over(saved, tmp_path):
+    raw = json.loads((saved / CONFIG).read_text())
+    changed = raw | {"base_model_name_or_path": "some/model", "revision": "step-1000"}
+    (saved / CONFIG).write_text(json.dumps(changed))
+    with pytest.raises(InputError, match="on revision 'step-1000' of some/model: download that"):
+        write_merged(saved, tmp_path / "out", None)
+    assert "parameters" in write_merged(saved, tmp_path / "out", str(tmp_path / "base"))
+    (saved / CONFIG).write_text(json.dumps(raw | {"revision": "step-1000"}))
+    write_merged(saved, tmp_path / "again", None)  # a folder is what it is

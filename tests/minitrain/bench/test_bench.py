@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.apps.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
-from minitrain.apps.kinds import typed
+from minitrain.apps.kinds import add
 from minitrain.bench import (
     attention,
     checkpoint,
@@ -273,7 +273,7 @@ def test_the_command_reports_and_writes(tmp_path, capsys):
 
 def test_unknown_names_and_bad_options_are_refused_before_anything_runs(tmp_path):
     app = typer.Typer()
-    app.command()(typed(bench))
+    add(app, bench)
     for options in (["lunch"], ["--repeats", "0"], ["--json", str(tmp_path / "no" / "x.json")]):
         result = CliRunner().invoke(app, options)
         assert isinstance(result.exception, InputError), options

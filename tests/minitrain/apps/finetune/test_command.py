@@ -130,7 +130,7 @@ def test_every_method_trains_and_is_saved(method):
     beside = method in ("houlsby", "parallel", "prefix", "p-tuning-v2", "prompt", "bitfit")
     assert merged.returncode == (2 if beside else 0), merged.stderr
     assert ("stays beside" in words) == beside and ("merge it with" in words) != beside
-    assert method != "bitfit" or "biases that this kind of model has not" in merged.stderr
+    assert method != "bitfit" or "biases, which this kind of model has not" in merged.stderr
     assert not Path("merged").exists() or not beside
 
 
@@ -216,7 +216,7 @@ def test_a_template_that_forgets_earlier_turns_is_refused():
     """As those of models that think do, which leave thoughts out once another turn follows."""
     Path("chat.jsonl").write_text(json.dumps(CHAT))
     encoder = Encoder(with_template("{{ messages[-1].content }}"))
-    with pytest.raises(InputError, match="writes a turn otherwise"):
+    with pytest.raises(InputError, match="writes a turn differently"):
         encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
 
 

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from minitrain.apps.finetune.jsonl import Chat, Example
 from minitrain.apps.finetune.text import Encoder, rows_of
-from minitrain.apps.serve.language import Language
+from minitrain.apps.language import Language
 from minitrain.data.corpus import make_corpus
 from minitrain.errors import InputError
 from minitrain.model.hub.text import TextFiles, fast_tokenizer

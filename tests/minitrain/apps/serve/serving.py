@@ -14,12 +14,11 @@ import httpx
 import torch
 from openai import OpenAI
 
-from minitrain.apps.serve.app import Served
-from minitrain.apps.serve.command import listen
-from minitrain.apps.serve.language import Language
+from minitrain.apps.language import Language
+from minitrain.apps.listening import listen
+from minitrain.apps.serve.app import DrainingServer, Served
 from minitrain.apps.serve.loop import EngineLoop
 from minitrain.apps.serve.metrics import Metrics
-from minitrain.apps.serve.run import DrainingServer
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.finetuning.many import AdapterBank

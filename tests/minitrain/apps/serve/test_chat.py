@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from minitrain.apps.serve.chat import ChatTemplate
+from minitrain.apps.chat import ChatTemplate
 from minitrain.errors import InputError
 
 from .serving import serving

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from minitrain.apps.serve.command import open_served
+from minitrain.apps.serve.command import ServeOptions, open_served
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.speculation.draft_model import DraftModel
 from minitrain.inference.speculation.serving import EngineDrafts
@@ -41,9 +42,9 @@ def test_clients_see_the_same_text_and_metrics_what_was_kept(given):
 def test_the_command_hands_its_draft_on(given, tmp_path):
     save_pretrained(given.model, tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(given.files["tokenizer.json"])
-    limits = (None, 512, 4, 64, "cpu")  # blocks, budget, running, requests, device
-    served = open_served(str(tmp_path), None, None, *limits, drafts=("layers-1", 3, True))
+    plain = ServeOptions(str(tmp_path), max_running=4, max_requests=64, device="cpu")
+    served = open_served(replace(plain, draft="layers-1", draft_length=3, drawn_drafts=True))
     drafts = served.loop.engine.proposer
     assert isinstance(drafts.proposer, DraftModel) and len(drafts.proposer.read) == 4
     assert drafts.drawn and drafts.length.next("any") == 3
-    assert open_served(str(tmp_path), None, None, *limits).loop.engine.__class__ is Engine
+    assert type(open_served(plain).loop.engine) is Engine

@@ -14,11 +14,8 @@ from starlette.testclient import TestClient
 
 from minitrain.apps.watch import app, svg
 from minitrain.apps.watch.app import Looker, make_app
-from minitrain.apps.watch.curve import MOST, Curve, Point
-from minitrain.apps.watch.history import History
-from minitrain.apps.watch.html import body
-from minitrain.apps.watch.state import state_of
-from minitrain.apps.watch.tail import Tail, open_run
+from minitrain.apps.watch.history import MOST, Curve, History, Point, Tail, open_run
+from minitrain.apps.watch.page import body, state_of
 from minitrain.errors import InputError
 from minitrain.lab import live
 from minitrain.monitoring.json_lines import JsonLines, metrics_file
@@ -180,7 +177,7 @@ def svg_of(text: str) -> ElementTree.Element:
 
 def test_every_picture_is_whole_has_words_and_stays_inside():
     random = np.random.default_rng(0)
-    for count in (0, 1, 2, 50):
+    for count in (1, 2, 50):
         for scale in (1e-9, 1.0, 1e12):
             xs = np.cumsum(random.integers(1, 9, count))
             points = [Point(float(x), *[float(scale * random.random())] * 3) for x in xs]
@@ -273,7 +270,7 @@ def test_a_stream_tells_at_once_and_ends_with_its_server(tmp_path, monkeypatch):
 
     async def told() -> list[dict]:
         found = []
-        async for event in Looker(tmp_path).told(over.is_set):
+        async for event in Looker(tmp_path).events(over.is_set):
             assert event.startswith("data: ") and event.endswith("\n\n")
             found.append(json.loads(event.removeprefix("data: ")))
             write(tmp_path, [sample(len(found) + 1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.apps.drafts import open_drafts
+from minitrain.apps.serve.command import open_drafts
 from minitrain.errors import InputError
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters

@@ -1,9 +1,11 @@
-"""The state that the page and the notebook show, as plain values: heading, alerts, panels."""
+"""The state of a run as plain values and as HTML, for the page and for a notebook."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 from minitrain.apps.watch.history import History
@@ -27,7 +29,7 @@ def state_of(history: History) -> dict[str, Any]:
 
 
 def heading(history: History) -> dict[str, Any]:
-    """The heading's sentence."""
+    """The values of the heading."""
     return {
         "run": history.folder.resolve().name,
         "state": history.state,
@@ -44,7 +46,7 @@ def progress(history: History) -> float:
 
 
 def facts(history: History) -> list[tuple[str, str]]:
-    """The first facts of a run: where it is, how good, how fast."""
+    """Facts of a run: its progress, its quality, its speed."""
     newest = history.newest.get(0, {})
     total = newest.get("total_steps")
     step = f"{newest.get('step', 0):,}" + (f" of {total:,.0f}" if total else "")
@@ -67,7 +69,7 @@ def facts(history: History) -> list[tuple[str, str]]:
 
 
 def alerts(history: History) -> list[dict[str, Any]]:
-    """Those that fire now, then those that did, the newest first; a rule once for all its ranks."""
+    """Alerts that fire, then past ones, the newest first; a rule once for all its ranks."""
     firing = history.alerts.firing
     shown = [_shown(each, True) for each in _by_rule(firing)]
     past = [alert for alert in history.alerts.fired if alert not in firing]
@@ -95,3 +97,60 @@ def _shown(found: list[Alert], fires: bool) -> dict[str, Any]:
         "says": first.rule.says,
         "source": first.rule.source,
     }
+
+
+ROOM = "minitrain.apps.watch"
+
+
+def theme() -> str:
+    return files(ROOM).joinpath("theme.css").read_text("utf-8")
+
+
+def body(state: dict[str, Any]) -> str:
+    """The whole of `state_of(history)`."""
+    charts = "".join(figure(each) for each in state["panels"])
+    return f'{head(state)}<div class="charts">{charts}</div>'
+
+
+def parts(heading: dict[str, Any], traces: list[str]) -> dict[str, str]:
+    """The page's parts besides the charts, each as HTML."""
+    links = [f'<a href="trace/{escape(name)}" download>{escape(name)}</a>' for name in traces]
+    words = {name: escape(heading[name]) for name in ("run", "state")}
+    return words | {"head": head(heading), "traces": " ".join(links)}
+
+
+def head(state: dict[str, Any]) -> str:
+    """The heading: progress, facts and alerts."""
+    facts = "".join(
+        f"<div><dt>{escape(n)}</dt><dd>{escape(v)}</dd></div>" for n, v in state["facts"]
+    )
+    width = f"{100 * state['progress']:.1f}"
+    bar = (
+        f'<div class="bar" role="progressbar" aria-label="steps made" aria-valuemin="0" '
+        f'aria-valuemax="100" aria-valuenow="{width}"><i style="width:{width}%"></i></div>'
+    )
+    shown = "".join(alert(each) for each in state["alerts"])
+    alerts = f'<ul class="alerts" aria-label="Alerts">{shown}</ul>' if shown else ""
+    return f"{bar}<dl>{facts}</dl>{alerts}"
+
+
+def alert(each: dict[str, Any]) -> str:
+    when = f"since {each['since']}" if each["fires"] else f"at {each['since']}, over"
+    return (
+        f'<li class="{"fires" if each["fires"] else "over"}"><b>{escape(each["name"])}</b> '
+        f"on {escape(each['on'])}, {when}: {escape(each['says'])}"
+        f"<small>{escape(each['source'])}</small></li>"
+    )
+
+
+def figure(panel: dict[str, Any]) -> str:
+    key = "".join(f"<li>{_mark(hue)}{escape(name)}</li>" for name, hue in panel["key"])
+    keys = f'<ul class="key">{key}</ul>' if key else ""
+    return (
+        f'<figure id="panel-{panel["id"]}"><figcaption><span>{escape(panel["title"])}</span>'
+        f"<b>{escape(panel['value'])}</b></figcaption>{panel['picture']}{keys}</figure>"
+    )
+
+
+def _mark(hue: str) -> str:
+    return f'<i style="background:var({hue})"></i>' if hue else '<i class="level"></i>'

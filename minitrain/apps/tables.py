@@ -1,4 +1,4 @@
-"""The output forms that all of `plan`'s commands share: one table, one JSON."""
+"""Tables, sentences and JSON on stdout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,7 @@ def show_table(
 ) -> None:
     """A row for each dictionary, whose keys head the columns; those of `left` are words."""
     rows = list(rows)
-    table = Table(title=title)
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, justify="left" if column in left else "right")
     for row in rows:

@@ -1,4 +1,4 @@
-"""A conversation as the text that a model was trained to go on from: its tokenizer's template.
+"""Chat templates: a conversation as the text that a model was trained to continue.
 
 The template is a program that came with the model, so it runs in jinja's sandbox. Settings and the
 names that it may use are those of transformers' `apply_chat_template`.
@@ -30,8 +30,7 @@ LONGEST_REASON = 300
 
 
 class ChatTemplate:
-    """`ChatTemplate.of(files)` is None where the tokenizer has none. One that is broken is refused
-    when it is used: the model can still complete text."""
+    """A broken template is refused when it is used: the model can still complete text."""
 
     def __init__(self, source: str | Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         """`source`: the template, or several by name; `special_tokens`: bos_token, …"""
@@ -40,7 +39,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> ChatTemplate | None:
-        """Reads the template from a tokenizer's files, name -> content."""
+        """The template in a tokenizer's files, name -> content; None if there is none."""
         config = read_json(files, CONFIG)
         if "added_tokens_decoder" not in config:
             config |= read_json(files, TOKENS_FILE)
@@ -59,9 +58,9 @@ class ChatTemplate:
         given: Mapping[str, object] | None = None,
         mark: str = "",
     ) -> str:
-        """Up to where the assistant is to speak (`answer`), or just these; InputError where the
-        template refuses. `given`: tools, documents and other names that the template may use;
-        `mark` is written around what {% generation %} marks."""
+        """The messages, up to the assistant's next turn if `answer`; InputError if the template
+        refuses. `given`: tools, documents and other names that the template may use; `mark` is
+        written around the text that {% generation %} marks."""
         names = {"tools": None, "documents": None, **self.special_tokens, **(given or {})}
         names["messages"] = [without_nulls(message) for message in messages]
         names["add_generation_prompt"] = answer
@@ -78,14 +77,14 @@ class ChatTemplate:
     def pieces(
         self, messages: Sequence[Message], given: Mapping[str, object] | None = None
     ) -> list[str] | None:
-        """The rendered conversation, cut where the template marks generated text: every second
-        piece is generated. None of a template that marks nothing."""
+        """The rendered conversation, cut at the template's marks: every second piece is generated.
+        None if the template marks nothing."""
         pieces = self.render(messages, False, given, MARK).split(MARK)
         marks = self._template((given or {}).get("tools")).environment.marks
         return pieces if marks else None
 
     def _template(self, tools: object) -> Template:
-        """As transformers chooses among several."""
+        """Chooses among several as transformers does."""
         name = "default" if tools is None else "tool_use"
         if name not in self.sources:
             name = "default"
@@ -140,7 +139,7 @@ def to_json(
 
 
 def without_nulls(message: Message) -> dict[str, object]:
-    """As templates expect a message, with its reasoning under each of the names they read."""
+    """A message without nulls, its reasoning under each of the names that templates read."""
     given = {name: value for name, value in message.items() if value is not None}
     reasoning = next((given[name] for name in REASONING if name in given), None)
     if reasoning is None:
