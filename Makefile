@@ -14,16 +14,16 @@ SUBMISSION ?= labs
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## make the environment in .venv (0.5 GB to download, 2 minutes, once)
+setup: $(READY)  ## make the environment in .venv (0.5 GB to download, 4 minutes, once)
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} is here; the course needs 3.10 to 3.13: try make PYTHON=python3.12 setup")'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { echo "python venv is missing: on Debian or Ubuntu, sudo apt install python3-venv"; exit 1; }
-	@echo "installing the course's packages into $(VENV): 0.5 GB to download, 2.2 GB of disk, about 2 minutes, once ..."
+	@echo "installing the course's packages into $(VENV): 0.5 GB to download, 2.6 GB of disk, about 4 minutes, once ..."
 	@case "$$(uname -s)" in Linux) command -v nvidia-smi >/dev/null || index=$(CPU_WHEELS);; esac; \
 	$(PY) -c "from urllib.request import urlopen; urlopen('$$index/torch/', timeout=5)" 2>/dev/null || index=; \
-	[ -t 1 ] || quiet=--quiet; \
-	$(PY) -m pip install $$quiet --disable-pip-version-check --prefer-binary $${index:+--extra-index-url $$index} -r requirements.txt
+	$(PY) -m pip install --disable-pip-version-check --prefer-binary $${index:+--extra-index-url $$index} -r requirements.txt \
+	  >$(VENV)/install.log 2>&1 || { tail -30 $(VENV)/install.log; exit 1; }
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $(READY)
 
