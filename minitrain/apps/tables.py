@@ -22,7 +22,7 @@ def show_table(
     """A row for each dictionary, whose keys head the columns; those of `left` are words."""
     rows = list(rows)
     table = Table(title=title, box=box.SIMPLE, pad_edge=False)
-    for column in rows[0]:
+    for column in rows[0] if rows else ():
         table.add_column(column, justify="left" if column in left else "right")
     for row in rows:
         table.add_row(*map(Text, row.values()))  # a name may look like markup

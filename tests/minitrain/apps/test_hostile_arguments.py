@@ -24,6 +24,7 @@ import pytest
 import typer.main
 
 from minitrain.__main__ import app
+from minitrain.lab.building.update import Update
 from minitrain.planning.columns import COLUMNS
 from minitrain.planning.validate import Checked, Table
 
@@ -50,6 +51,8 @@ WORK = {
     "minitrain.data.assets.fetch.fetch": Path("fetched"),
     "minitrain.lab.notebook.health.examine": [],
     "minitrain.planning.validate.validate": [ONE_TABLE],
+    "minitrain.lab.building.update.update": Update("1a", "1a", {}, None),
+    "minitrain.lab.building.update.new_commits": 0,
 }
 HOSTILE = [
     "nan", "inf", "-inf", "-1", "0", "0.5", "1e30", "1e400", "-0.0", str(10**40), "9" * 5000, "",

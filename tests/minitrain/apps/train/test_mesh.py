@@ -111,7 +111,7 @@ def test_under_torchrun(common):
             ["--dp", "2", "--tp", "2", "--ranks", "8"],
             "mesh of 4 ranks, and there are 8: use 4 ranks",
         ),
-        (["--schedule", "gpipe"], "say how a mesh works, and there is none: give --tp or --pp too"),
+        (["--schedule", "gpipe"], "options of a mesh, which is missing: give --tp or --pp too"),
         (["--pp", "2", "--chunks", "2"], "or --schedule interleaved with 2 or more"),
         (["--dp", "3", "--batch", "8"], "use --batch 9, or --dp 2"),
     ],

@@ -64,7 +64,7 @@ def test_a_model_of_the_same_tokenizer_is_a_draft_too(target, tmp_path):
     assert isinstance(drafts.proposer, DraftModel)
     other = ModelConfig(67, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
     save_pretrained(build(other), tmp_path / "other")
-    with pytest.raises(InputError, match="knows 67 tokens and the model 61"):
+    with pytest.raises(InputError, match="a vocabulary of 67 tokens and the model one of 61"):
         open_drafts(str(tmp_path / "other"), target, (1,), rows=2)
 
 
