@@ -26,7 +26,7 @@ SIZES = {
     },
     "test": {
         "width": 48, "length": 64, "corpus": 250_000, "steps": 80, "wide": 256, "wide_layers": 3,
-        "repeats": 3, "texts": 12, "requests": 10, "long": 800, "judged": 10,
+        "repeats": 3, "texts": 12, "requests": 16, "long": 800, "judged": 10,
     },
 }  # fmt: skip
 REVEALS = {
