@@ -5,11 +5,11 @@
     for output in engine.stream():
         print(output.text, end="", flush=True)
 
-A step: the scheduler plans which requests compute which tokens, the runner computes all of them in
-one forward pass, the sampler draws, and requests that have ended make room for those that wait. An
-answer depends on its request's tokens, parameters and adapter, and on nothing else in the batch:
-the batch's rounding moves a draw only where two tokens are equal to the last digits
-(`sampling.draw`). speculation/serving.py extends it by drafts.
+A step: the scheduler plans which requests compute which tokens, the runner computes them all in one
+forward pass, the sampler draws, and finished requests make room for waiting ones. An answer depends
+on its request's tokens, parameters and adapter, and on nothing else in the batch: the batch's
+rounding only changes a draw if two tokens are tied to the last digits (`sampling.draw`).
+speculation/serving.py extends it by drafts.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
 from minitrain.words import plural
 
-STEPS_KEPT = 10_000  # the newest steps' metrics
+STEPS_KEPT = 10_000  # metrics of the newest steps
 
 
 def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets other threads wait for a method of the engine."""
+    """Serializes calls of an engine's method from several threads."""
 
     @wraps(method)
     def alone(self: Engine, *args: Any, **options: Any) -> Any:
@@ -55,14 +55,14 @@ class StepMetrics:
     requests: int  # in the step's batch
     tokens: int  # computed
     sampled: int  # generated
-    drafted: int  # of the tokens computed, guesses
-    kept: int  # and of those, generated
+    drafted: int  # draft tokens among those computed
+    kept: int  # accepted draft tokens
     waiting: int
     preemptions: int
     blocks_used: int
-    bytes_used: int  # of keys and values in them, on this rank
-    empty_places: int  # in used blocks
-    hit_rate: float  # of all tokens admitted so far, found in the prefix cache
+    bytes_used: int  # keys and values in used blocks, on this rank
+    empty_places: int  # unused positions in used blocks
+    hit_rate: float  # share of all admitted tokens that were found in the prefix cache
 
 
 class Engine:
