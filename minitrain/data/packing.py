@@ -59,7 +59,7 @@ class Packed:
     def positions(self) -> Tensor:
         """(N, T) int64: 0, 1, 2, … from the start of each document in a row."""
         documents = self.documents.numpy()
-        begins = np.ones(documents.shape, bool)  # a row begins one too
+        begins = np.ones(documents.shape, bool)  # a row also begins one
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         starts = np.flatnonzero(begins)
         sizes = np.diff(starts, append=documents.size)

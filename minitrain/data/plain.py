@@ -60,7 +60,7 @@ def minhash(hashes: np.ndarray, bounds: np.ndarray, a: np.ndarray, b: np.ndarray
 
 
 def candidate_pairs(signatures: np.ndarray, bands: int, rows: int) -> list[tuple[int, int]]:
-    """Signatures (N, K) uint32 -> pairs (i, j), i < j, j with the first of its bucket."""
+    """Signatures (N, K) uint32 -> pairs (i, j), where i < j is the first in j's bucket."""
     pairs = set()
     filled = np.flatnonzero((signatures != 2**32 - 1).any(axis=1)).tolist()
     for band in range(bands):

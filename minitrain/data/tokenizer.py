@@ -21,7 +21,7 @@ from minitrain.errors import InputError, check_list
 
 END = "<|end|>"
 SMALLEST = 257  # the 256 bytes and the end of a document
-NOT_UTF8 = re.compile("([\ud800-\udfff])")  # lone surrogates: bytes that are no UTF-8
+NOT_UTF8 = re.compile("([\ud800-\udfff])")  # lone surrogates: bytes that are not UTF-8
 
 
 class Tokenizer:

@@ -8,9 +8,9 @@ never sees the queue that it meant to measure.)
     rate 2/s   |a    |b |c        |d  |e     |f        seconds →
                prompts: [shared prefix 0|own a] [prefix 1|own b] [prefix 0|own c] …
 
-Lengths decide what is measured: a trace's are read from a file, in order, and start over at its
-end. Each rate uses different tokens: with the same ones, a server with a prefix cache would already
-have computed the second rate's prompts during the first.
+Lengths determine the result: a trace's are read from a file, in order, and start over at its end.
+Each rate uses different tokens: with the same ones, a server with a prefix cache would already have
+computed the second rate's prompts during the first.
 
     request sent ──── queue, prefill ────▶ first token ─▶ token ─▶ token ─▶ … ─▶ last
                  first token (TTFT)       between tokens (TBT)
@@ -147,7 +147,7 @@ class Outcome:
     prompt_tokens: int
     tokens: int
     failed: str | None = None  # the reason, in words
-    late: float = 0.0  # seconds by which the client sent it late
+    late: float = 0.0  # seconds by which the client was late in sending it
 
     @property
     def per_token_seconds(self) -> float:

@@ -87,7 +87,7 @@ class SamplingParameters:
             raise InputError(f"ignore_end is {self.ignore_end!r:.40}; it must be True or False")
 
     def _set(self, name: str, kind: Kind, lowest: float, highest: float, allowed: str) -> None:
-        """Stores a value as a plain Python number, whatever its type was."""
+        """Stores a value as a plain Python number, whatever its numeric type."""
         given = getattr(self, name)
         if given is None and allowed.endswith("None"):
             return

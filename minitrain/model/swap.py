@@ -131,7 +131,7 @@ def replace_modules(model: nn.Module, new_by_old: Mapping[nn.Module, nn.Module])
                 setattr(parent, name, new_by_old[child])
 
 
-# ---- whether they are called ----
+# ---- checking that the new layers are called ----
 
 
 def check_calls(model: nn.Module, layers: Mapping[str, nn.Module], example: Any = None) -> None:

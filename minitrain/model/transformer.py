@@ -82,7 +82,7 @@ class Transformer(nn.Module):
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Rotation, Tensor | Mask | None]:
-        """The inputs that all blocks share beside x (B, T, D): rotation and mask."""
+        """The inputs that all blocks share besides x (B, T, D): rotation and mask."""
         return self.look_around(all_tokens(x, self.sequence_ranks), documents, positions)
 
     def tie(self) -> None:
@@ -132,7 +132,7 @@ def one_after_another(
 
 
 def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
-    """Replaces the kernel in every block, and the masks by the form it reads. Returns the model.
+    """Replaces the kernel in every block, and the mask by one that it reads. Returns the model.
 
     `exchange_attention(model, tiled_attention, Mask.of)`, and back: (attention, attention_mask).
     """

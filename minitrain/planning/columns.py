@@ -213,7 +213,7 @@ def needed(cells: Mapping[str, str], field: str, remedy: str) -> str:
 
 
 def optional(cells: Mapping[str, str], field: str) -> int | None:
-    """A whole number of 0 or more, or None where the cell is empty. 8.0 is 8."""
+    """A whole number of 0 or more, or None if the cell is empty. 8.0 is 8."""
     text = cells.get(field, "")
     if not text:
         return None

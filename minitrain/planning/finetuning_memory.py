@@ -1,6 +1,6 @@
 """Memory of one device for full fine-tuning, LoRA or QLoRA, in closed form.
 
-    P parameters, of which M are in the blocks' matrices; A in adapters of rank r
+    P parameters, M of them in the blocks' matrices; A in adapters of rank r
 
                 weights                 gradients   optimizer
     full        2 P                     2 P         12 P     float32 weights and Adam's two means

@@ -21,7 +21,7 @@ from minitrain.planning.step.network import fabric_of
 from minitrain.planning.step.step import Step, estimate
 
 USABLE = 0.92  # of the memory: the CUDA context, NCCL's buffers and fragmentation take the rest
-SIMULATED = 24  # simulate this many of the best by the closed form
+SIMULATED = 24  # plans simulated: the best by the closed form
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _add(own: dict[str, Any], row: Row) -> None:
 
 def sample(text: str) -> str:
     """The beginning of a text, masked, since many may read a report."""
-    return mask(text[: 4 * SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]  # a cut first could halve a key
+    return mask(text[: 4 * SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]  # a cut key would stay
 
 
 def size_bytes(text: str) -> int:

@@ -197,7 +197,7 @@ class TokenRows:
             start = row * self.length
             stop = min(start + self.length, self.index.tokens)
             tokens, documents = self.read(max(0, start - 1), stop)
-            before = len(tokens) - (stop - start)  # 1, but 0 in the first row
+            before = len(tokens) - (stop - start)  # 1; 0 in the first row
             spans[place, 1 - before : stop - start + 1] = tokens
             owners[place, : stop - start] = documents[before:]
         targets = np.where(owners == PADDING, np.int32(IGNORED), spans[:, 1:])

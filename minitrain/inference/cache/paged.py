@@ -214,8 +214,8 @@ class Span:
 
 
 class Tile:
-    """Sequences with `count` new tokens each, at `rows` of the step's N. The table starts with each
-    sequence's first page read, which begins at position `offsets`."""
+    """Sequences with `count` new tokens each, at `rows` of the step's N. Each row of the table
+    starts with the first page read, whose first position is in `offsets`."""
 
     def __init__(
         self, cache: PagedCache, parts: Sequence[Part], start: int = 0, span: int = SPAN
@@ -226,8 +226,8 @@ class Tile:
         firsts = [part.first_page(size, cache.window) for part in parts]
         read = [part.blocks[first:] for part, first in zip(parts, firsts)]
         width, pages = max(map(len, read)), max(1, span // size)
-        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # its own: a
-        # page of another sequence may hold NaN, which masking does not remove
+        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # own pages:
+        # another sequence's may hold NaN, which masking does not remove
         self.table = torch.tensor(padded, device=device)  # (B, pages)
         self.offsets = torch.tensor(firsts, device=device) * size  # (B,)
         self.positions = torch.tensor([list(p.standing) for p in parts], device=device)  # (B, T)

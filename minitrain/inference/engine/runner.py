@@ -216,12 +216,11 @@ class Weights:
 
 
 def state_of(model: nn.Module) -> tuple[list[object], list[Tensor]]:
-    """The comparable state of the weights (nothing that would read their values), and
-    the tensors."""
+    """A comparable state of the weights, made without reading their values, and the tensors."""
     modules, known = [model], {model}
     seen: list[object] = []
     tensors: list[Tensor] = []
-    for module in modules:  # which grows during the loop
+    for module in modules:  # the list grows during the loop
         own = module.__dict__
         seen.append(module)
         seen += [value for value in own.values() if type(value) in (bool, float)]

@@ -200,7 +200,7 @@ class BlockManager:
 
 
 class Asked(Protocol):
-    """`tokens` of prompt and answer, of which the first `computed` are in the blocks of `table`."""
+    """`tokens` of prompt and answer; the first `computed` are in the blocks of `table`."""
 
     tokens: list[int]
     computed: int

@@ -162,7 +162,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 def quantized_draft(target: Transformer, form: str = "int8", fast: bool = True) -> Transformer:
     """A copy of the target with the blocks' matrices and the head in this format; embedding and
-    norms are shared. `fast`: through a packed kernel, where the format has one on this device."""
+    norms are shared. `fast`: through a packed kernel, if the format has one on this device."""
     draft = first_layers(target, target.config.layers)
     draft.blocks = copy.deepcopy(target.blocks)
     quantize_model(draft, named(form))

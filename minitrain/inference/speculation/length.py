@@ -20,7 +20,7 @@ hard stretches:
     a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age)          over all draft tokens judged
 
 and the length is the fastest by the formula, at the measured costs of a draft token and of a pass
-over g + 1 tokens. If that is 0 nothing is drafted, old observations fade, a returns to its prior,
+over g + 1 tokens. At length 0 nothing is drafted, old observations fade, a returns to its prior,
 and drafts are tried again. It depends on the text alone, not on a clock, so that the same seed
 generates the same text.
 

@@ -78,8 +78,8 @@ class Course:
 def train(
     head: nn.Module, lessons: Lessons, course: Course = Course(), title: str | None = None
 ) -> list[float]:
-    """Minimises `head.loss(lessons)` over batches of texts -> the losses, step by step. `title`: of
-    its progress bar, None for none."""
+    """Minimises `head.loss(lessons)` over batches of texts -> the losses, step by step. `title` is
+    that of the progress bar, None for no bar."""
     generator = torch.Generator().manual_seed(course.seed)
     optimizer = torch.optim.AdamW(head.parameters(), lr=course.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, course.lr, course.steps)

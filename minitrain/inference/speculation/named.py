@@ -7,7 +7,7 @@
                           at 15M parameters, then cached for the next start
 
 Training uses fixed seeds, so a head depends on the target's weights, the beginning of its texts and
-the training length, which name the file. An unreadable file is made again.
+the training length, which name the file. An unreadable file is replaced.
 
 `measured_length` works for all: the best draft length from the measured costs of drafts and target
 passes. A tree's nodes count as if they were a chain, which is optimistic.

@@ -123,8 +123,8 @@ class SpeculativeEngine(Engine):
             self.scheduler.drafts = dict(zip(asked, drafts))
 
     def _answer(self, plan: Plan, read: Pass) -> list[Output]:
-        """The cache holds what was read of each request, and what was accepted of its draft: a
-        tree's path is compacted, as if it had been a chain."""
+        """Draws the answers and keeps only accepted draft tokens in the cache: a tree's path is
+        compacted, as if it had been a chain."""
         outputs, paths = draw_answers(read.sampled, read.logits, self.clock())
         for work in plan.work:
             request, draft, path = work.request, draft_of(work), paths.get(work.request.id, [])

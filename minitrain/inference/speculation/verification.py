@@ -48,7 +48,7 @@ def verify_naive(
 def verify(
     p: Tensor, q: Tensor, drafts: Tensor, uniforms: Tensor, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`verify_naive` for B requests: p (B, g + 1, V), q (B, g, V), drafts (B, g) int64 drawn from q;
+    """`verify_naive` for B requests: p (B, g + 1, V), q (B, g, V), drafts (B, g) int64 from q;
     `uniforms` (B, g + 1) in [0, 1), the only randomness: one for each draft and one for the last
     token. `lengths` (B,): the number of drafts of each request, if fewer than g.
 

@@ -29,7 +29,7 @@ class RoutingPlan(NamedTuple):
     """The row of each choice and the choice of each row; choice k of a token is K·token + k."""
 
     order: Tensor  # (R,) the choice in each row
-    slots: Tensor  # (M, K) the row of each choice; 0 where it is dropped
+    slots: Tensor  # (M, K) the row of each choice; 0 if dropped
     kept: Tensor  # (M, K) bool
     counts: Tensor  # (E,) rows of each expert
 
@@ -134,7 +134,7 @@ class _Combine(torch.autograd.Function):
 
 
 def _weighed(rows: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of each token's rows, slots and weights (M, K), in at least float32."""
+    """Sums each token's rows, found by slots (M, K), times weights (M, K), in float32 or wider."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     out = torch.zeros(len(slots), rows.shape[1], dtype=wide, device=rows.device)  # (M, D)
     for slot, weight in zip(slots.unbind(1), weights.to(wide).unbind(1)):

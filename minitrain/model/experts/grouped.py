@@ -126,7 +126,7 @@ def _segments(sizes: list[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
 def has_kernel(*operands: Tensor) -> bool:
     """True if torch's grouped matmul applies: a GPU, at least one row, rows of 16-byte multiples.
 
-    It runs on CPUs too, no faster than the loop, and never in float64.
+    It also runs on CPUs, no faster than the loop, but never in float64.
     """
 
     def fits(t: Tensor) -> bool:

@@ -5,7 +5,7 @@ and also an offset (Q4_1). llama.cpp's RoPE rotates adjacent pairs, so the rows 
 reordered on reading, as for llama2.c. A setting `llama.…` that is neither read here nor neutral
 raises an error, one of `tokenizer.ggml.…` a warning; all others except general.architecture,
 general.type and split.count are metadata, without effect.
-Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes, and one matrix beside them.
+Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes plus one matrix.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def write_folder(
 def describe(
     config: ModelConfig, text: TextFiles, dtype: torch.dtype, family: str | None = None
 ) -> dict[str, bytes]:
-    """All files of a checkpoint but the weights: configuration, generation settings, tokenizer."""
+    """A checkpoint's files except the weights: configuration, generation settings, tokenizer."""
     named = str(dtype).removeprefix("torch.")
     values = {
         "config.json": hub_config(config, family, named) | text.ids,

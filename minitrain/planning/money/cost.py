@@ -50,8 +50,8 @@ class Site:
 class Cost:
     days: float
     chip_hours: float
-    usd: Price | None  # of the whole run; None where no price is known
-    kwh: float | None  # None where the chip's power is not known
+    usd: Price | None  # of the whole run; None if no price is known
+    kwh: float | None  # None if the chip's power is unknown
     tonnes_co2: float | None
     goodput: float
 
@@ -124,7 +124,7 @@ def goodput(failures: Failures, chips: int, interval: float | None = None) -> fl
     return 1 - lost
 
 
-# ---- chips, how many of them, and from whom ----
+# ---- choices of chip, number and provider ----
 
 
 @dataclass(frozen=True)

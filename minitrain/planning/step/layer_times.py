@@ -90,7 +90,7 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     plan, model, chip, tokens = run.plan, run.model, run.chip, run.local_tokens
     t, h, kind = plan.tp, model.hidden, plan.precision
     q, kv = model.attention_width, model.kv_heads * model.head_size
-    rows = tokens / t if plan.sp else tokens  # for parts that only sequence parallelism splits
+    rows = tokens / t if plan.sp else tokens  # split by sequence parallelism only
     copies, f, mlp_tokens, experts = mlp_shape(run, mixture)
     mask = 0 if plan.modern else 1
     eager = EAGER if plan.software == "eager" else 1.0

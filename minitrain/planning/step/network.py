@@ -81,7 +81,7 @@ class Fabric:
         return max(inside, across + first)
 
     def across(self, kind: str, nbytes: float, nodes: int) -> float:
-        """A ring between the nodes; an all-reduce may take a double tree where that is faster.
+        """A ring between the nodes; an all-reduce uses a double tree if that is faster.
 
         The tree (Sanders et al. 2009) has 2 log2 N steps for the ring's 2(N-1), and sends 2 S.
         """

@@ -14,7 +14,7 @@ into b bands of r rows; two documents are a pair if they agree in a whole band.
 
     P(a pair of similarity s meets) = 1 - (1 - s^r)^b        the S-curve
 
-      1 |            .----     more rows: further right and steeper (fewer chance meetings)
+      1 |            .----     more rows: further right and steeper (fewer false pairs)
         |          /           more bands: further left (fewer misses)
         |        /
       0 |______.'_________     about (1/b)^(1/r) is where it passes a half

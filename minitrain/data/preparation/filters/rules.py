@@ -37,7 +37,7 @@ ENDS = (".", "!", "?", '"', "”", "'", "’")
 SENTENCE_ENDS = (*ENDS, "…", "。", "！", "？")
 SENTENCE_END = re.compile(r"[.!?]+[\"”'’)]*(?=\s|$)")
 
-# --- rules, and steps made of them ---
+# --- rules, and the steps built from them ---
 
 
 @dataclass(frozen=True)
