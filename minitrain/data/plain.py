@@ -54,7 +54,7 @@ def minhash(hashes: np.ndarray, bounds: np.ndarray, a: np.ndarray, b: np.ndarray
     filled = np.flatnonzero(np.diff(bounds))
     if len(filled):
         for k in range(len(a)):
-            values = hashes * a[k] + b[k]  # (S,); uint32 wraps around
+            values = hashes * a[k] + b[k]  # (S,), and uint32 wraps around by itself
             signatures[k, filled] = np.minimum.reduceat(values, bounds[filled])
     return signatures.T.copy()
 
@@ -64,7 +64,7 @@ def candidate_pairs(signatures: np.ndarray, bands: int, rows: int) -> list[tuple
     pairs = set()
     filled = np.flatnonzero((signatures != 2**32 - 1).any(axis=1)).tolist()
     for band in range(bands):
-        first: dict[bytes, int] = {}  # buckets of this band
+        first: dict[bytes, int] = {}  # a bucket of each band's own
         for j in filled:
             key = signatures[j, band * rows : (band + 1) * rows].tobytes()
             i = first.setdefault(key, j)
@@ -95,7 +95,7 @@ def suffix_array(symbols: np.ndarray) -> np.ndarray:
     rank = np.unique(symbols, return_inverse=True)[1].astype(np.int64)
     order, step = np.argsort(rank, kind="stable"), 1
     while n and rank.max() < n - 1:
-        behind = np.zeros(n, np.int64)  # 0: past the end, which sorts first
+        behind = np.zeros(n, np.int64)  # 0: the text is over, which sorts first
         behind[: max(0, n - step)] = rank[step:] + 1
         key = rank * (n + 1) + behind
         order = np.argsort(key, kind="stable")
@@ -113,7 +113,7 @@ def mixture_weights(
         raise ValueError(f"{budget:g} tokens are more than {most_passes:g} passes over all sources")
     weights, free, left = [0.0] * len(sizes), set(range(len(sizes))), 1.0
     while free:
-        largest = max(sizes[i] for i in free)  # relative to the largest; else a low T gives all 0
+        largest = max(sizes[i] for i in free)  # of those left, or at a low T all would be 0
         tempered = {i: (sizes[i] / largest) ** (1 / temperature) for i in free}
         for i in free:
             weights[i] = left * tempered[i] / sum(tempered.values())

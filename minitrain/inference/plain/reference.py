@@ -51,7 +51,7 @@ def sample(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
         ordered, order = (row / request.temperature).sort(descending=True)  # (V,)
         p = ordered[: request.top_k].softmax(dim=0)  # (k,)
         if request.top_p is not None:
-            p = p * (p.cumsum(0) - p < request.top_p)  # likelier tokens sum to less
+            p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet
         tokens.append(int(order[torch.multinomial(p, 1, generator=request.generator)]))
     return tokens
 
@@ -84,7 +84,7 @@ class Pool:
 
     def __init__(self, num_blocks: int) -> None:
         self.refs = [0] * num_blocks
-        self.free = OrderedDict.fromkeys(range(num_blocks))  # the next to be taken comes first
+        self.free = OrderedDict.fromkeys(range(num_blocks))  # who is taken first stands first
         self.keys: dict[int, Hashable] = {}
         self.found: dict[Hashable, int] = {}
 
@@ -122,7 +122,7 @@ class Pool:
         self.refs[block] -= 1
         if self.refs[block] == 0:
             self.free[block] = None
-            if block not in self.keys:  # nothing is lost by reusing it
+            if block not in self.keys:  # nothing is lost with it
                 self.free.move_to_end(block, last=False)
 
 
@@ -131,7 +131,7 @@ class BlockManager:
 
     def __init__(self, pool: Pool, size: int) -> None:
         self.pool, self.size = pool, size
-        self.key_of: dict[int, bytes] = {}  # of full blocks, until they are reused
+        self.key_of: dict[int, bytes] = {}  # of full blocks, until they are taken anew
 
     def admit(
         self, tokens: Sequence[int], most: int, adapter: Hashable = None
@@ -142,7 +142,7 @@ class BlockManager:
         """
         table: Table = []
         parent = adapter
-        for start in range(0, len(tokens) - self.size, self.size):  # excludes the last token
+        for start in range(0, len(tokens) - self.size, self.size):  # the last token is left over
             parent = digest(parent, tokens[start : start + self.size])
             block = self.pool.find(parent)
             if block is None:

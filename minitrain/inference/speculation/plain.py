@@ -30,9 +30,9 @@ def verify(
     """
     rows, index = torch.arange(len(p)), drafts[:, :, None]
     target, draft = p[:, :-1].gather(2, index)[:, :, 0], q.gather(2, index)[:, :, 0]  # (B, g)
-    accepted = coins * draft < target  # no division: p = 0 is never accepted
-    kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first rejection
-    q = torch.nn.functional.pad(q, (0, 0, 0, 1))  # the bonus token's p has nothing subtracted
+    accepted = coins * draft < target  # undivided: p = 0 is never kept
+    kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first that is not
+    q = torch.nn.functional.pad(q, (0, 0, 0, 1))  # nothing is taken off a bonus token's p
     own = p[rows, kept]  # (B, V)
     rest = (own - q[rows, kept]).clamp(min=0)
     rest = torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, own)
@@ -108,7 +108,7 @@ def medusa_loss(
     """
     hidden, total = hidden.detach(), torch.zeros(())
     for k, (first, second) in enumerate(zip(inner, outer), start=1):
-        x = hidden[:, : -k - 1]  # the last k + 1 positions have no such token
+        x = hidden[:, : -k - 1]  # the last k + 1 places have no such token
         x = x + torch.nn.functional.silu(x @ first.t())
         logits, wanted = x @ second.t(), tokens[:, k + 1 :]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
