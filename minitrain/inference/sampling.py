@@ -206,7 +206,7 @@ def shaped(logits: Tensor, parameters: SamplingParameters) -> Tensor:
 
 
 def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,), each row by its own number alone.
+    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,); each row uses its own number only.
 
     The Gumbel-max trick: the largest of log p - log E, with E exponential, is a token with
     probability p. If logits differ by rounding, as in another batch, the token is the same unless

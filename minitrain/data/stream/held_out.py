@@ -52,8 +52,8 @@ class RowsWithout:
 
 
 def hold_out(rows: TokenRows, seed: int, part: float = 0.04, most_rows: int = 200) -> HeldOut:
-    """Holds out a part of the documents, drawn by `seed`, of at most `most_rows` rows; the end of
-    the text if there are too few documents."""
+    """Holds out a share `part` of the documents, drawn by `seed`, up to `most_rows` rows; with too
+    few documents, the end of the text."""
     if not 0 < part < 1 or most_rows < 1:
         raise InputError(f"part {part}, {most_rows} rows: hold out between 0 and 1, and 1 or more")
     count = min(int(part * rows.index.documents), most_rows * rows.length)

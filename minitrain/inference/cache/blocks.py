@@ -113,8 +113,8 @@ class BlockManager:
 
         -> (table, number of tokens already computed), or None if blocks are missing. The last
         token of `tokens` never counts as computed, since its logits are needed.
-        `elsewhere`: so many tokens were computed on another rank, and will be written here; those
-        that left their window get no block.
+        `elsewhere`: the number of tokens that another rank computed and that will be written here;
+        those outside the window get no block.
         """
         matched = self.match(tokens, adapter)
         computed = len(matched) * self.block_size

@@ -70,7 +70,7 @@ class RingCache:
         return RingReader(self, new)
 
     def grow(self, new: int) -> None:
-        """After a pass, which has written the new tokens."""
+        """To be called after a pass: counts the new tokens, already written."""
         start = self.lengths[0]
         kept = self.kept(start, new)
         self.held[self.places(kept)] = kept

@@ -4,8 +4,8 @@
     drafts = EngineDrafts(Medusa(heads, branches), length=12)
     engine = SpeculativeEngine(model, num_blocks=256, proposer=drafts)
 
-Before each step the engine asks for drafts, reads them with all its other tokens, and draws each
-request's own tokens along them (answers.py):
+Before each step the engine asks for drafts, computes them with all its other tokens, and draws
+each request's tokens, accepting those drafts that match (answers.py):
 
     text      Once upon a | time there was          the target has read all but the last token
     pass      a · time there was                    reads it and the draft: 4 rows of logits

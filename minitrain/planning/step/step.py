@@ -1,7 +1,7 @@
 """Seconds of one training step: the schedule's operations on a clock, and the tail after them.
 
 All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
-cluster: p ranks are simulated, not p·t·c·d. Each operation takes its stage's two streams' time;
+cluster: p ranks are simulated, not p·t·c·d. An operation takes the time of its stage's streams;
 transfers between stages run on the sender's communication stream
 (`pipeline.timeline.clocked`, the clock that also checks the schedules).
 
