@@ -1,14 +1,14 @@
 """Tiny stories from a seeded probabilistic language whose entropy is known exactly.
 
-Two characters, up to four objects, ten places: who is where and who has what stays
-consistent to the last sentence. Each choice shows in the text, so -log p of a document is a sum
-over its choices, and the mean over documents is the floor that no model can beat:
+Two characters, up to four objects, ten places: who is where and who has what stays consistent
+throughout. Every choice is visible in the text, so -log p of a document is a sum over its
+choices, and the mean over documents is the floor that no model can beat:
 
     floor in nats per token = sum of nats / sum of tokens        (each end of document counted)
 
 Same seed, same bytes, on every platform: the random bytes are PCG64's raw stream. A larger
 corpus begins with the smaller one; another seed gives held-out documents. A fifth domain, `chain`,
-is no story but a chain of words, on which losses follow a power law (stories/chain.py). Labs: all.
+is a chain of words, on which losses follow a power law (stories/chain.py). Labs: all.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from minitrain.data.stories.storyteller import tell
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError, unknown_name
 
-# Each language writes one document, from choices that `pick` makes and counts.
+# Each language writes one document from choices that `pick` makes and counts.
 DOMAINS: dict[str, Callable[[Pick], str]] = {w.name: partial(tell, w) for w in WORLDS}
 DOMAINS["chain"] = make_chain("chain").tell
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents and, for each, -log p: what a perfect model would pay for all of it and its end."""
+    """Documents, each with its -log p: a perfect model's loss over it, end token included."""
 
     domain: str
     documents: list[str]
@@ -45,7 +45,7 @@ class Corpus:
         return sum(len(document) for document in self.documents)  # ASCII
 
     def entropy_per_token(self, tokenizer: Tokenizer) -> float:
-        """The floor of a loss in nats per token, each document's end token counted."""
+        """The floor of the loss in nats per token, end tokens counted."""
         tokens = sum(len(ids) + 1 for ids in tokenizer.encode_batch(self.documents))
         return float(self.nats.sum() / tokens)
 
@@ -53,7 +53,7 @@ class Corpus:
 def make_corpus(
     size_bytes: int = 4_000_000, seed: int = 0, domain: str = "village", progress: bool = False
 ) -> Corpus:
-    """As many whole documents as it takes to reach `size_bytes`."""
+    """Generates whole documents until they reach `size_bytes`."""
     if domain not in DOMAINS:
         raise unknown_name("domain of the corpus", domain, DOMAINS)
     if not size_bytes >= 1 or seed < 0:

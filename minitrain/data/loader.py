@@ -1,7 +1,7 @@
-"""Packed rows into batches, split over ranks, in an order that is resumed at the exact sample.
+"""Batches packed rows and splits them over ranks, in an order that resumes at the exact sample.
 
-An epoch is an order of the rows, drawn from (seed, epoch) alone: a permutation of all, unless
-another is given (stream/order, stream/mixture). A step takes the next
+The order of an epoch's rows depends on (seed, epoch) alone: a permutation of all rows, unless
+another order is given (stream/order, stream/mixture). A step takes the next
 batch_size * world_size rows of it and gives row i of them to rank i % world_size: the ranks are
 disjoint, together they see every row once, and N ranks see what one rank with N times the batch
 sees. The whole state is (epoch, rows consumed): it can be resumed with another number of ranks.
@@ -36,7 +36,7 @@ class Batch:
     """A model's input and targets, all (B, T) int64."""
 
     tokens: Tensor
-    targets: Tensor  # -100 where nothing is counted
+    targets: Tensor  # -100: not counted in the loss
     documents: Tensor  # -1 for padding
     positions: Tensor
 
@@ -53,10 +53,10 @@ class Batch:
 class Loader:
     """Iterating gives the rest of the current epoch and then moves to the next.
 
-    batch_size is a rank's. A batch counts as consumed when it has been handed out, not when a
-    worker has read it ahead. Without `drop_last` the last step is smaller; where fewer rows than
-    ranks are left, some ranks get a row of padding, whose targets all are -100, so that every rank
-    makes the same steps. `workers`: processes of torch's DataLoader that read ahead.
+    batch_size is per rank. A batch counts as consumed when it is handed out, not when a worker
+    reads it ahead. Without `drop_last` the last step is smaller; if fewer rows than ranks are left,
+    some ranks get a row of padding, with all targets -100, so that every rank makes the same number
+    of steps. `workers`: processes of torch's DataLoader that read ahead.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Loader:
         return self.batch_size * self.world_size
 
     def __len__(self) -> int:
-        """Steps in a whole epoch, the same on every rank."""
+        """Number of steps in a full epoch, the same on every rank."""
         whole, rest = divmod(len(self.order), self.rows_per_step)
         return whole + (rest > 0 and not self.drop_last)
 
@@ -123,14 +123,14 @@ class Loader:
         return order
 
     def _batches(self, order: np.ndarray, starts: range) -> Iterable[Batch]:
-        """A step for each start, here or in the workers: a worker is given every W-th of them."""
+        """One batch per start, made here or in the workers, which take every W-th start each."""
         place = self.rows_per_step, self.rank, self.world_size
         read = partial(_read_step, self.packed, order, *place)
         if not self.workers:
             return map(read, starts)
-        # Its own generator: else the DataLoader would draw from the run's, and change it.
+        # Its own generator: the DataLoader would otherwise draw from, and advance, the global one.
         return DataLoader(
-            range(len(order)),  # a sample is where a step starts, and `read` makes the batch of it
+            range(len(order)),  # a sample is a step's start; `read` makes the batch from it
             sampler=starts,
             batch_size=None,
             collate_fn=read,
@@ -139,13 +139,13 @@ class Loader:
         )
 
     def state_dict(self) -> dict[str, int | str]:
-        """Plain values, ready for JSON."""
+        """The state as plain values, ready for JSON."""
         order = {"order": self._order_digest()} if self.own_order else {}
         place = {"epoch": self.epoch, "consumed": self.consumed}
         return {**place, "rows": len(self.packed), "seed": self.seed, **order}
 
     def load_state_dict(self, state: dict[str, int | str]) -> None:
-        """Continue where the state was taken, on any number of ranks."""
+        """Continues from a saved state, on any number of ranks."""
         for name, own in (("rows", len(self.packed)), ("seed", self.seed)):
             if state.get(name) != own:
                 raise InputError(
@@ -166,7 +166,7 @@ class Loader:
         self.epoch, self.consumed = place
 
     def _order_digest(self) -> str:
-        """A digest of the first epoch's order: two orders that agree in it are one."""
+        """A digest of the first epoch's order; equal digests mean equal orders."""
         first = np.asarray(self.order(self.seed, 0), np.int64)
         return hashlib.sha256(first.tobytes()).hexdigest()[:16]
 

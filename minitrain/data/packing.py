@@ -1,8 +1,8 @@
-"""Documents of many lengths into rows of one length, so that no compute is spent on padding.
+"""Packs documents of many lengths into rows of one length, so that no compute goes to padding.
 
-Every document is read as [end] t0 t1 … tn and asked for t0 t1 … tn [end], so each of its tokens,
-the end included, is predicted exactly once: a loss per token can be set beside the corpus's
-entropy per token. Attention stays inside a document; nothing is asked of padding.
+A document is the input [end] t0 t1 … tn with targets t0 t1 … tn [end], so each of its tokens, the
+end included, is predicted exactly once: a loss per token can be compared with the corpus's entropy
+per token. Attention stays inside a document; padding has no targets.
 
     tokens     end a0 a1 end b0 b1 b2 end pad pad
     targets     a0 a1 end b0 b1 b2 end  -   -   -    -100: never the next document's first token
@@ -33,7 +33,7 @@ IGNORED = -100  # the target that cross-entropy skips
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows to train on, all (N, T) int32; `documents[n, t]` is whose token it is."""
+    """Training rows, all (N, T) int32; `documents[n, t]` is the document of that token."""
 
     tokens: Tensor
     targets: Tensor
@@ -48,18 +48,18 @@ class Packed:
 
     @property
     def valid(self) -> Tensor:
-        """(N, T) bool: where there is a target."""
+        """(N, T) bool: True where there is a target."""
         return self.targets != IGNORED
 
     @property
     def fill(self) -> float:
-        """The fraction of the positions that is not padding."""
+        """The fraction of positions that are not padding."""
         return self.valid.float().mean().item()
 
     def positions(self) -> Tensor:
         """(N, T) int64: 0, 1, 2, … from the start of each document in a row."""
         documents = self.documents.numpy()
-        begins = np.ones(documents.shape, bool)  # each row, too
+        begins = np.ones(documents.shape, bool)  # a row also begins one
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         starts = np.flatnonzero(begins)
         sizes = np.diff(starts, append=documents.size)
@@ -67,7 +67,7 @@ class Packed:
         return torch.from_numpy(positions.reshape(documents.shape))
 
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
-        """Some of the rows."""
+        """Selects rows."""
         if not isinstance(rows, slice):
             rows = torch.from_numpy(row_numbers(rows, len(self)))
         return Packed(self.tokens[rows], self.targets[rows], self.documents[rows])
@@ -82,8 +82,8 @@ class Rows(Protocol):
 
 
 def row_numbers(rows: Tensor | Sequence[int] | slice, count: int) -> np.ndarray:
-    """(N,) int64: which of `count` rows are meant, as a tensor takes them: by numbers, from the end
-    where they are below 0, by a slice, or by a mask (count,) of bool."""
+    """(N,) int64: the selected rows of `count`, indexed as a tensor is: by numbers (negative ones
+    count from the end), by a slice, or by a mask (count,) of bool."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count))
     wanted = np.asarray(rows)
@@ -101,9 +101,9 @@ def row_numbers(rows: Tensor | Sequence[int] | slice, count: int) -> np.ndarray:
 
 
 def pack(documents: Sequence[Sequence[int]], length: int, end_token: int = 0) -> Packed:
-    """Whole documents best-fit into rows of `length`; those that are longer are cut.
+    """Packs whole documents best-fit into rows of `length`; longer ones are cut.
 
-    `documents` are token ids without the end token; one of n tokens takes n + 1 places.
+    `documents` are token ids without the end token; one of n tokens takes n + 1 positions.
     """
     sizes = _sizes(documents, length)
     pieces = [
@@ -116,7 +116,7 @@ def pack(documents: Sequence[Sequence[int]], length: int, end_token: int = 0) ->
 
 
 def pack_stream(documents: Sequence[Sequence[int]], length: int, end_token: int = 0) -> Packed:
-    """All documents end to end, cut every `length` tokens: full rows, cut documents."""
+    """Joins all documents and cuts every `length` tokens: full rows, split documents."""
     rows: list[list[tuple[int, int, int]]] = [[]]
     room = length
     for index, size in enumerate(_sizes(documents, length)):
@@ -143,8 +143,8 @@ def _sizes(documents: Sequence[Sequence[int]], length: int) -> list[int]:
 def _best_fit(sizes: Sequence[int], length: int) -> list[list[int]]:
     """Longest first, each into the fullest row that still has room for it.
 
-    Bit r of `rooms` says that some row has room for exactly r: the best fit is the lowest bit
-    from `size` up, found in one step.
+    Bit r of `rooms` is set if some row has exactly r positions left: the best fit is the lowest set
+    bit from `size` up, found in one step.
     """
     rows: list[list[int]] = []
     rows_by_room: list[list[int]] = [[] for _ in range(length + 1)]
@@ -189,7 +189,7 @@ def _lay_out(
 
 
 def _stream(documents: Sequence[Sequence[int]], end_token: int) -> tuple[np.ndarray, list[int]]:
-    """end d0 end d1 end … dn end, and where each document's own first end lies."""
+    """end d0 end d1 end … dn end, and the index of the end token before each document."""
     end = token_array([end_token], "the end token", np.int32)
     pieces = [end]
     for number, document in enumerate(documents):
@@ -198,7 +198,7 @@ def _stream(documents: Sequence[Sequence[int]], end_token: int) -> tuple[np.ndar
 
 
 def token_array(tokens: Sequence[int], name: str, dtype: type) -> np.ndarray:
-    """(T,) of token ids as they are; InputError where they are fractions, words or below 0."""
+    """Token ids as an array (T,); InputError for fractions, strings or negative numbers."""
     array = np.asarray(tokens)
     whole = array.ndim == 1 and (array.dtype.kind in "iu" or not array.size)
     if not whole or (array.size and not 0 <= array.min() <= array.max() <= np.iinfo(dtype).max):

@@ -1,16 +1,16 @@
-"""Preparing data as lab e11 writes it, each idea in a few lines.
+"""Data preparation as lab e11 writes it, each idea in a few lines.
 
-    quality             the rule of Gopher's that a text fails first
-    minhash             of every hash function the smallest value over a document's shingles
+    quality             the first of Gopher's rules that a text fails
+    minhash             the smallest value of every hash function over a document's shingles
     candidate_pairs     documents that agree in a whole band
-    clusters            the union of pairs, read once
+    clusters            union-find over pairs read once
     suffix_array        prefix doubling
-    mixture_weights     a temperature, and at most so many passes over a small source
-    lay_out             rows of whole documents, their positions, and who may look at whom
-    Stream              shuffled rows, resumed at the exact one, on any number of ranks
+    mixture_weights     a temperature, and a limit on the passes over a small source
+    lay_out             rows of whole documents, their positions and attention mask
+    Stream              shuffled rows, resumed at the exact row, on any number of ranks
 
-Texts and pairs lie in memory, and a mask is written out: `preparation`, `packing`, `stream` and
-`loader` are what real data goes through. Their tests hold these to be the same.
+Texts and pairs are held in memory, and the mask is materialized: real data goes through
+`preparation`, `packing`, `stream` and `loader`. Their tests check that both give the same results.
 Shapes: N documents or rows  S shingles  K hashes  T tokens.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 
 def quality(text: str) -> str:
-    """The name of the first rule that the text fails, "" where it passes all."""
+    """The name of the first rule that the text fails, "" if it passes all."""
     words = text.split()
     if len(words) < 50:
         return "too_few_words"
@@ -48,7 +48,7 @@ def quality(text: str) -> str:
 def minhash(hashes: np.ndarray, bounds: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Shingles' hashes (S,) uint32 of N documents, bounds (N + 1,) -> signatures (N, K) uint32.
 
-    h_k(x) = a_k x + b_k mod 2^32; 2^32 - 1 in every place of a document without shingles.
+    h_k(x) = a_k x + b_k mod 2^32; all 2^32 - 1 for a document without shingles.
     """
     signatures = np.full((len(a), len(bounds) - 1), 2**32 - 1, np.uint32)
     filled = np.flatnonzero(np.diff(bounds))
@@ -60,7 +60,7 @@ def minhash(hashes: np.ndarray, bounds: np.ndarray, a: np.ndarray, b: np.ndarray
 
 
 def candidate_pairs(signatures: np.ndarray, bands: int, rows: int) -> list[tuple[int, int]]:
-    """Signatures (N, K) uint32 -> pairs (i, j), i < j, each with the first of its bucket."""
+    """Signatures (N, K) uint32 -> pairs (i, j), where i < j is the first in j's bucket."""
     pairs = set()
     filled = np.flatnonzero((signatures != 2**32 - 1).any(axis=1)).tolist()
     for band in range(bands):
@@ -74,7 +74,7 @@ def candidate_pairs(signatures: np.ndarray, bands: int, rows: int) -> list[tuple
 
 
 def clusters(pairs: Iterable[tuple[int, int]], count: int) -> list[int]:
-    """For each of `count` documents the first of its cluster; `pairs` is read once."""
+    """The first document of each document's cluster, for `count` of them; reads `pairs` once."""
     parent = list(range(count))
 
     def root(node: int) -> int:
@@ -90,7 +90,7 @@ def clusters(pairs: Iterable[tuple[int, int]], count: int) -> list[int]:
 
 
 def suffix_array(symbols: np.ndarray) -> np.ndarray:
-    """(n,) integers >= 0 -> (n,) int64, where the suffixes begin, in their order."""
+    """(n,) integers >= 0 -> (n,) int64, the start positions of the suffixes in sorted order."""
     n = len(symbols)
     rank = np.unique(symbols, return_inverse=True)[1].astype(np.int64)
     order, step = np.argsort(rank, kind="stable"), 1
@@ -108,7 +108,7 @@ def suffix_array(symbols: np.ndarray) -> np.ndarray:
 def mixture_weights(
     sizes: Sequence[float], temperature: float, budget: float, most_passes: float = 4.0
 ) -> list[float]:
-    """Shares of `budget` tokens, p ~ size^(1/T), no source read more than `most_passes` times."""
+    """Shares of `budget` tokens, p ~ size^(1/T), at most `most_passes` over any source."""
     if budget > most_passes * sum(sizes):
         raise ValueError(f"{budget:g} tokens are more than {most_passes:g} passes over all sources")
     weights, free, left = [0.0] * len(sizes), set(range(len(sizes))), 1.0
@@ -132,7 +132,7 @@ def lay_out(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Rows of whole documents -> tokens, targets, positions (N, T) int64, mask (N, T, T) bool.
 
-    A document of n tokens is read as [end] t1 … tn and asked for t1 … tn [end]. Padding: tokens
+    A document of n tokens is the input [end] t1 … tn with targets t1 … tn [end]. Padding: tokens
     `end`, targets -100, a document of its own, so that no row of the mask is empty.
     """
     tokens = torch.full((len(rows), length), end)
@@ -153,14 +153,14 @@ def lay_out(
 
 
 class Stream:
-    """Rows 0 to `rows` - 1, shuffled anew each epoch; iterating gives the rest of one epoch."""
+    """Rows 0 to `rows` - 1, reshuffled each epoch; iterating gives the rest of one epoch."""
 
     def __init__(self, rows: int, batch: int, rank: int = 0, ranks: int = 1, seed: int = 0) -> None:
         self.rows, self.batch, self.rank, self.ranks, self.seed = rows, batch, rank, ranks, seed
-        self.epoch = self.consumed = 0  # of all ranks together
+        self.epoch = self.consumed = 0  # summed over all ranks
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's rows of each step; as many steps on every rank."""
+        """This rank's rows of each step; the number of steps is the same on every rank."""
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
         while self.consumed < self.rows:
             step = order[self.consumed : self.consumed + self.batch * self.ranks]
@@ -169,9 +169,9 @@ class Stream:
         self.epoch, self.consumed = self.epoch + 1, 0
 
     def state(self) -> dict[str, int]:
-        """The position of all ranks, as plain numbers."""
+        """The position over all ranks, as plain numbers."""
         return {"epoch": self.epoch, "consumed": self.consumed}
 
     def resume(self, state: dict[str, int]) -> None:
-        """Goes on there, on whatever number of ranks."""
+        """Continues from a saved state, on any number of ranks."""
         self.epoch, self.consumed = state["epoch"], state["consumed"]

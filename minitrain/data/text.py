@@ -1,7 +1,7 @@
 """Any text as a list of documents: a local file, a folder of files, or a fetched asset.
 
-A file is cut into documents where it says so itself (a line "<|endoftext|>"), and else is one
-document. Packing cuts what is longer than a row, so a whole book may be one document.
+A file is split into documents at lines "<|endoftext|>", or else is one document. Packing cuts
+what is longer than a row, so a whole book may be one document.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ READABLE = ("*.txt", "*.md")
 
 
 def read_documents(name: str) -> list[str]:
-    """The documents of one of `NAMED`, fetched where it is not here, or of a file or folder."""
+    """The documents of one of `NAMED`, fetched if not cached, or of a file or folder."""
     return NAMED[name]() if name in NAMED else load_text(name)
 
 
 def load_text(path: str | os.PathLike) -> list[str]:
-    """The documents of a text file, or of all .txt and .md files in a folder, in order of name."""
+    """The documents of a text file, or of all .txt and .md files in a folder, sorted by name."""
     path = Path(path)
     if not path.exists():
         raise InputError(f"there is no file or folder {path}: give the path of a text file")
@@ -36,9 +36,9 @@ def load_text(path: str | os.PathLike) -> list[str]:
                 "them, `minitrain data prepare` makes tokens of their texts"
             )
         return _some(path, documents_of(path))
-    if not path.is_dir():  # /dev/zero has no end
+    if not path.is_dir():  # /dev/zero never ends
         raise InputError(f"{path} is neither a file nor a folder: give the path of a text file")
-    from minitrain.data.stream.token_files import holds_tokens  # with numpy, which --help spares
+    from minitrain.data.stream.token_files import holds_tokens  # imports numpy, which --help avoids
 
     if holds_tokens(path):
         raise InputError(f"{path} holds tokens, no text: read them by `minitrain train --data`")
@@ -49,12 +49,12 @@ def load_text(path: str | os.PathLike) -> list[str]:
 
 
 def sotu(progress: bool = True) -> list[str]:
-    """The 233 State of the Union addresses, in order of time."""
+    """The 233 State of the Union addresses, in chronological order."""
     return load_text(fetch("sotu", progress))
 
 
 def moby_dick(progress: bool = True) -> list[str]:
-    """Moby Dick, a document a chapter."""
+    """Moby Dick, one document per chapter."""
     text = (fetch("moby-dick", progress) / "moby_dick.txt").read_text(encoding="utf-8")
     return [chapter.strip() for chapter in CHAPTER.split(text) if chapter.strip()]
 
@@ -65,7 +65,7 @@ def tinystories(progress: bool = True) -> list[str]:
 
 
 def wikitext(split: str = "train", progress: bool = True) -> list[str]:
-    """WikiText-2, a document an article, from the model hub."""
+    """WikiText-2, one document per article, from the model hub."""
     import pandas as pd
 
     if split not in ("train", "validation", "test"):
@@ -87,7 +87,7 @@ def _some(path: Path, documents: list[str]) -> list[str]:
 
 
 def documents_of(file: Path) -> list[str]:
-    """The documents of a text file, which may be empty: among many files one or the other is."""
+    """The documents of a text file; none if it is empty, as some files in a folder may be."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -104,7 +104,7 @@ def documents_of(file: Path) -> list[str]:
     return [part.strip() for part in text.split(SEPARATOR) if part.strip()]
 
 
-NAMED: dict[str, Callable[[], list[str]]] = {  # that can be fetched
+NAMED: dict[str, Callable[[], list[str]]] = {  # corpora that can be fetched
     "sotu": sotu,
     "moby-dick": moby_dick,
     "tinystories": tinystories,

@@ -21,13 +21,13 @@ from minitrain.errors import InputError, check_list
 
 END = "<|end|>"
 SMALLEST = 257  # the 256 bytes and the end of a document
-NOT_UTF8 = re.compile("([\ud800-\udfff])")  # lone surrogates: bytes that are no UTF-8
+NOT_UTF8 = re.compile("([\ud800-\udfff])")  # lone surrogates: bytes that are not UTF-8
 
 
 class Tokenizer:
     """Text to ids and back. `end_token` closes a document; `encode` never adds it.
 
-    The words "<|end|>" inside a text are text like any other, and never become the end token.
+    The literal "<|end|>" in a text is ordinary text, and never becomes the end token.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -35,7 +35,7 @@ class Tokenizer:
             raise InputError(f"this tokenizer has no {END} token: train one with train_tokenizer")
         self.backend = backend
         self.backend.encode_special_tokens = True
-        self.backend.no_padding()  # of the batches that it was trained on, if it was saved
+        self.backend.no_padding()  # drops padding saved with the file
         self.backend.no_truncation()
 
     @property
@@ -76,7 +76,7 @@ class Tokenizer:
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        """Token ids to the exact bytes; the end token is nothing."""
+        """Token ids to the exact bytes; the end token gives no bytes."""
         byte_of = {character: byte for byte, character in byte_to_character().items()}
         written = "".join(self._written(i) for i in map(index, ids) if i != self.end_token)
         return bytes(byte_of[character] for character in written)
@@ -88,14 +88,14 @@ class Tokenizer:
         return written
 
     def save(self, path: str | os.PathLike) -> Path:
-        """One JSON file, in the format of Hugging Face's `tokenizer.json`."""
+        """Writes one JSON file in the format of Hugging Face's `tokenizer.json`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(path))
         return Path(path)
 
     @staticmethod
     def load(path: str | os.PathLike) -> Tokenizer:
-        """Read what `save` wrote."""
+        """Reads a file written by `save`."""
         if not Path(path).is_file():
             raise InputError(f"there is no tokenizer at {path}: save one with tokenizer.save(path)")
         try:
@@ -113,7 +113,7 @@ class Tokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
-    """Learn the merges from `texts`; the same texts give the same tokenizer, bit for bit."""
+    """Learns the merges from `texts`; the same texts give the same tokenizer, bit for bit."""
     check_list("texts", texts)
     if vocab_size < SMALLEST:
         raise InputError(
@@ -132,7 +132,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 512) -> Tokenizer:
 
 
 def _raw(text: str) -> bytes:
-    """The bytes of a text with lone surrogates: those that it was read from, if it was read."""
+    """The bytes of a text with lone surrogates: the original bytes if it was decoded from some."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _from_json(text: str) -> Tokenizer:
 
 
 def byte_to_character() -> dict[int, str]:
-    """GPT-2's printable character for each byte: itself where it prints, else U+0100 and up."""
+    """GPT-2's printable character for each byte: itself if printable, else U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     themselves = {byte: chr(byte) for byte in printable}

@@ -1,18 +1,18 @@
-"""A trained model in use, from the naive version to the one that serves many requests at once.
+"""Inference with a trained model, from a naive generator to an engine that serves many requests.
 
     from minitrain.inference import Engine, SamplingParameters
     engine = Engine(model, num_blocks=256)
     answers = engine.generate([tokens], SamplingParameters(max_new_tokens=50))
 
-sampling      the naive generator, the cached one, and a token for each of many requests
-parameters    the settings of a request: how its tokens are drawn, and when it ends
+sampling      the naive generator, the cached one, and one token for each of many requests
+parameters    a request's settings: how its tokens are drawn, and when it ends
 forward       the pass over new tokens, for every cache
-cache/        dense rows, pages that sequences share, few bits, a ring
+cache/        dense rows, pages that sequences share, quantized, a ring
 engine/       continuous batching: request, scheduler, runner, answers
 speculation/  drafts of any kind, verified exactly
-streaming     text from tokens as they come, and stop strings;  vocabulary: tokens one by one
-load          traffic for an engine or a server, and what its users notice
-disaggregated/  prompts read on other ranks than those that generate
+streaming     incremental detokenization and stop strings;  vocabulary: tokens one by one
+load          traffic for an engine or a server, and the latency its users see
+disaggregated/  prefill on other ranks than decode
 plain/        cache, engine and sampler as lab e09 writes them, each idea in a few lines
 """
 

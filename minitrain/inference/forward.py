@@ -1,15 +1,15 @@
-"""The forward pass over new tokens only: what came before is read from a cache.
+"""The forward pass over new tokens only: earlier ones are read from a cache.
 
-A token's keys and values depend on nothing after it, so they are made once, turned by RoPE, and
-kept. Of a text of t tokens the next one then costs one token's matmuls and 4·t·H·C FLOPs of
-attention a layer, where `sampling.generate` runs all t tokens again.
+A token's keys and values depend on nothing after it, so they are computed once, rotated by RoPE,
+and cached. After t tokens the next one then costs one token's matmuls and 4·t·H·C FLOPs of
+attention a layer, whereas `sampling.generate` recomputes all t tokens.
 
-    reader = cache.reader(...)              where the new tokens stand, and how they read
+    reader = cache.reader(...)              positions of the new tokens, and how they attend
     hidden = forward_new(model, tokens, reader)
-    logits = model.head(hidden)             of the rows that are needed: the head is the largest
+    logits = model.head(hidden)             only for the rows needed: the head is the largest
                                             matrix of a small model
 
-Every cache (the room `cache`) gives such a reader, and this is the one forward pass for all of
+Every cache (in `cache`) provides such a reader, and this is the one forward pass for all of
 them. Shapes: B batch  T new tokens  D width  H query heads  K key/value heads  C head size.
 """
 
@@ -33,14 +33,14 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Reader(Protocol):
-    """One pass over a cache. `positions` (B, T) int64: where each new token stands in its text."""
+    """One pass over a cache. `positions` (B, T) int64: positions of the new tokens."""
 
     positions: Tensor
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q (B, H, T, C), k and v (B, K, T, C), turned by RoPE -> (B, H, T, C).
+        """q (B, H, T, C), k and v (B, K, T, C), rotated by RoPE -> (B, H, T, C).
 
-        Keeps k and v in that layer of the cache, then reads all that each query may see.
+        Stores k and v in that layer of the cache, then attends to all that each query may see.
         """
 
 
@@ -66,13 +66,13 @@ def through(attention: Attention, x: Tensor, turns: Rotation, attend: Attend) ->
 
 
 def near(distance: Tensor, window: int | None) -> Tensor:
-    """Positions from key to query -> bool: neither ahead nor out of the window."""
+    """Positions from key to query -> bool: neither ahead nor outside the window."""
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 def check_servable(model: Transformer) -> None:
-    """InputError for a model of another package, and for one whose forward pass is more than what
-    is computed here."""
+    """InputError for another package's model, and for one whose forward pass computes more than
+    this one."""
     check_own(model)
     if not isinstance(model.look_around, partial):
         raise InputError(
@@ -91,7 +91,7 @@ def check_servable(model: Transformer) -> None:
 
 
 def check_own(model: object) -> None:
-    """InputError for anything but a Transformer of this package, with the way to make it one."""
+    """InputError for anything but a Transformer of this package; says how to convert it."""
     if isinstance(model, Transformer):
         return
     name, package = type(model).__name__, type(model).__module__.partition(".")[0]
@@ -111,16 +111,16 @@ def check_own(model: object) -> None:
 
 
 def check_uncalled(path: str, module: nn.Module) -> None:
-    """InputError for hooks, and for a forward from outside this package, on a module that is never
-    called here: what it computes is computed from its parts."""
-    module = getattr(module, "_orig_mod", module)  # of torch.compile
+    """InputError for hooks or a foreign forward on a module that is never called here, because
+    `forward_new` computes it from its parts."""
+    module = getattr(module, "_orig_mod", module)  # from torch.compile
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     if any(not isinstance(getattr(hook, "__self__", None), Calls) for hook in hooks):
         raise InputError(
             f"{path} has a forward hook, which a pass with a cache would not call: put it on a "
             "layer inside, such as blocks.0.attention.o or blocks.0.mlp, or use sampling.generate"
         )
-    ours = __name__.partition(".")[0] + "."  # as TensorAttention's, which computes the same
+    ours = __name__.partition(".")[0] + "."  # such as TensorAttention's, which computes the same
     if "forward" in vars(module) or not type(module).forward.__module__.startswith(ours):
         raise InputError(
             f"{path} has a forward of its own, which a pass with a cache would not call: use "

@@ -1,24 +1,24 @@
-"""Traffic for an engine or a server, and what its users notice of it.
+"""Traffic for an engine or a server, and the latency that its users see.
 
-Requests come independently of one another, so arrivals are a Poisson process: gaps are exponential
-with mean 1 / rate. The load is *open*: a request comes at its time whether the server keeps up or
-not. (A client that sends its next request after the last answer slows down with the server, and so
-never sees the queue that it came to measure.)
+Requests arrive independently, so arrivals are a Poisson process: gaps are exponential with mean
+1 / rate. The load is *open*: a request arrives at its time whether the server keeps up or not.
+(A client that sends its next request after the last answer slows down with the server, and so
+never sees the queue that it meant to measure.)
 
     rate 2/s   |a    |b |c        |d  |e     |f        seconds →
                prompts: [shared prefix 0|own a] [prefix 1|own b] [prefix 0|own c] …
 
-Lengths decide what is measured: a trace's are read from a file, in its order, and begin again at
-its end. Other rates have other tokens: with the same ones, a server that keeps prefixes would have
-computed all of the second rate's prompts during the first.
+Lengths determine the result: a trace's are read from a file, in order, and start over at its end.
+Each rate uses different tokens: with the same ones, a server with a prefix cache would already have
+computed the second rate's prompts during the first.
 
     request sent ──── queue, prefill ────▶ first token ─▶ token ─▶ token ─▶ … ─▶ last
                  first token (TTFT)       between tokens (TBT)
                  └───────────────────────── end to end ─────────────────────────┘
 
-Throughput alone is the server's view: a long queue keeps it busy. *Goodput* counts, in a second,
-the requests whose first token came in time and whose tokens then came, in the mean, at the pace
-promised. Paper: Zhong et al., DistServe, arXiv 2401.09670, section 2.
+Throughput alone is the server's view: a long queue keeps it busy. *Goodput* counts the requests per
+second whose first token came in time and whose later tokens came, on average, at the promised
+pace. Paper: Zhong et al., DistServe, arXiv 2401.09670, section 2.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from minitrain.errors import InputError
 from minitrain.inference.engine.request import Times
 
 Lengths = tuple[int, int]  # tokens of a prompt, and of its answer
-Range = tuple[int, int]  # both ends belong to it
-SPECIAL = 3  # the first tokens of most vocabularies are no words
-COLUMNS = {  # as ours, and as the traces of Azure's LLM services, are written
+Range = tuple[int, int]  # both ends included
+SPECIAL = 3  # the first tokens of most vocabularies are special
+COLUMNS = {  # our column names, and those of the Azure LLM service traces
     "prompt": ("prompt_tokens", "ContextTokens"),
     "answer": ("new_tokens", "GeneratedTokens"),
 }
@@ -49,7 +49,7 @@ COLUMNS = {  # as ours, and as the traces of Azure's LLM services, are written
 
 @dataclass(frozen=True)
 class Ask:
-    """At `at` seconds from the beginning, for `new_tokens` tokens after `prompt`."""
+    """A request `at` seconds from the start, for `new_tokens` tokens after `prompt`."""
 
     at: float
     prompt: tuple[int, ...]
@@ -57,13 +57,13 @@ class Ask:
 
 
 def lengths_in(count: int, prompt: Range, new: Range, seed: int) -> list[Lengths]:
-    """So many pairs, each length from its range, all alike likely."""
+    """`count` pairs, each length uniform over its range."""
     chance = random.Random(f"lengths {seed}")
     return [(chance.randint(*prompt), chance.randint(*new)) for _ in range(count)]
 
 
 def lengths_of_trace(path: str | os.PathLike, count: int, scale: float = 1.0) -> list[Lengths]:
-    """The first `count` rows of a CSV file, times `scale`, again from the top where it ends."""
+    """The first `count` rows of a CSV file, times `scale`, starting over at its end."""
     path = Path(path)
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         reader = csv.DictReader(file)
@@ -98,7 +98,7 @@ def length(path: Path, line: int, text: str | None) -> int:
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """Seconds from the beginning, the first at 0; all at once where `rate` is inf."""
+    """Arrival times in seconds, the first at 0; all at once if `rate` is inf."""
     chance = random.Random(f"arrivals {seed}")
     gaps = [chance.expovariate(1.0) / rate for _ in range(count - 1)]
     return list(accumulate(gaps, initial=0.0))
@@ -112,8 +112,8 @@ def asks(
     shared: int = 0,
     prefixes: int = 1,
 ) -> list[Ask]:
-    """A request for each of `lengths`, `rate` of them a second; before its own prompt each has one
-    of `prefixes` beginnings of `shared` tokens. The same arguments give the same requests."""
+    """A request for each of `lengths`, `rate` of them a second; each prompt starts with one of
+    `prefixes` shared beginnings of `shared` tokens. The same arguments give the same requests."""
     if vocabulary <= SPECIAL:
         raise InputError(
             f"a vocabulary of {vocabulary} has no words: give {SPECIAL + 1} tokens or more"
@@ -132,7 +132,7 @@ def asks(
 
 @dataclass(frozen=True)
 class Target:
-    """Seconds, at most, to the first token, and in the mean from each token to the next."""
+    """Latency targets: seconds to the first token, and mean seconds between tokens."""
 
     first_token: float
     per_token: float
@@ -146,12 +146,12 @@ class Outcome:
     times: Times
     prompt_tokens: int
     tokens: int
-    failed: str | None = None  # why, in words
-    late: float = 0.0  # seconds after its time at which the client sent it
+    failed: str | None = None  # the reason, in words
+    late: float = 0.0  # seconds by which the client was late in sending it
 
     @property
     def per_token_seconds(self) -> float:
-        """In the mean, after the first (TPOT); 0 where all came at once."""
+        """Mean seconds per token after the first (TPOT); 0 if all came at once."""
         came = self.times.tokens
         return (came[-1] - came[0]) / (self.tokens - 1) if len(came) > 1 else 0.0
 
@@ -196,17 +196,17 @@ def latency(times: Iterable[Times], percentiles: tuple[int, ...] = (50, 90, 99))
 class Summary:
     """Statistics of all requests at one rate, from the first arrival to the last answer's end.
 
-    Tokens are those of complete answers, percentiles too; a failed request has missed its target.
+    Tokens and percentiles are of complete answers; a failed request has missed its target.
     """
 
     requests: int
-    failed: dict[str, int]  # how many, by why
+    failed: dict[str, int]  # counts by reason
     seconds: float
     prompt_tokens: int
     new_tokens: int
     latency: Latency
     met: int
-    late: float  # of the client, at worst
+    late: float  # maximum lateness of the client
 
     @property
     def tokens_per_second(self) -> float:
@@ -214,7 +214,7 @@ class Summary:
 
     @property
     def goodput(self) -> float:
-        """Requests a second that met their target."""
+        """Requests per second that met their target."""
         return self.met / self.seconds
 
 

@@ -36,11 +36,11 @@ def as_stop(value: object) -> str | None:
 
 
 def is_flag(value: object) -> bool:
-    """True and False are numbers to Python, and mistakes here."""
+    """True for booleans, which Python counts as numbers but which are mistakes here."""
     return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
-RANGES = (  # name, kind, lowest, highest, and in words
+RANGES = (  # name, kind, lowest, highest, description
     ("max_new_tokens", as_whole, 1, math.inf, "a whole number, 1 or more"),
     ("temperature", as_number, 0, math.inf, "0 (the likeliest) to about 1.5"),
     ("top_k", as_whole, 1, math.inf, "a whole number, 1 or more, or None"),
@@ -56,9 +56,9 @@ RANGES = (  # name, kind, lowest, highest, and in words
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """Temperature 0 is greedy: always the likeliest token, whatever the cuts say.
+    """Temperature 0 is greedy: always the likeliest token, regardless of the cuts.
 
-    The logits pass, in this order: penalties, temperature, top-k, top-p, min-p.
+    The logits pass through, in this order: penalties, temperature, top-k, top-p, min-p.
     """
 
     max_new_tokens: int = 64
@@ -66,17 +66,17 @@ class SamplingParameters:
     top_k: int | None = None  # the k likeliest
     top_p: float | None = None  # of those, the fewest whose probabilities reach p
     min_p: float | None = None  # and of those, none below min_p times the likeliest's probability
-    repetition_penalty: float = 1.0  # over 1: what was in prompt or answer becomes less likely
-    presence_penalty: float = 0.0  # off the logits of what was in the answer,
-    frequency_penalty: float = 0.0  # and off them once for each time that it was
-    stop: tuple[str, ...] = ()  # the answer ends before the first of these strings
-    stop_tokens: tuple[int, ...] = ()  # and before these tokens,
-    ignore_end: bool = False  # of which the model's own end tokens are some, unless this is True
-    log_probabilities: int | None = None  # how many of the likeliest; 0: the drawn token's alone
+    repetition_penalty: float = 1.0  # over 1: tokens of prompt and answer become less likely
+    presence_penalty: float = 0.0  # subtracted from the logits of tokens in the answer,
+    frequency_penalty: float = 0.0  # and once per occurrence
+    stop: tuple[str, ...] = ()  # the answer ends before the first of these strings,
+    stop_tokens: tuple[int, ...] = ()  # before these tokens,
+    ignore_end: bool = False  # and before the model's own end tokens, unless this is True
+    log_probabilities: int | None = None  # of this many likeliest tokens; 0: only the drawn one
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Everything is judged here: an error within a pass would cost the whole batch."""
+        """Validates everything here: an error within a pass would fail the whole batch."""
         for name, kind, lowest, highest, allowed in RANGES:
             self._set(name, kind, lowest, highest, allowed)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -87,7 +87,7 @@ class SamplingParameters:
             raise InputError(f"ignore_end is {self.ignore_end!r:.40}; it must be True or False")
 
     def _set(self, name: str, kind: Kind, lowest: float, highest: float, allowed: str) -> None:
-        """As a plain Python number, whatever kind of number it was given as."""
+        """Stores a value as a plain Python number, whatever its numeric type."""
         given = getattr(self, name)
         if given is None and allowed.endswith("None"):
             return
@@ -99,7 +99,7 @@ class SamplingParameters:
     def _set_all(self, name: str, given: object, kind: Kind, allowed: str) -> None:
         try:
             values = () if given is None else tuple(map(kind, given))
-        except TypeError:  # no collection
+        except TypeError:  # not a collection
             values = (None,)
         if None in values or isinstance(given, (str, bytes)):
             raise InputError(f"{name} is {given!r:.40}; it must be {allowed}")

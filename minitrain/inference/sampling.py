@@ -1,7 +1,7 @@
-"""Sampling: draw the next token from the model's distribution, append it, ask again.
+"""Sampling: draw the next token from the model's distribution, append it, repeat.
 
 Temperature divides the logits (0 = always the likeliest); top-k keeps the k likeliest tokens; top-p
-the fewest whose probabilities reach p; min-p those of at least min_p times the first one's.
+the fewest whose probabilities reach p; min-p those of at least min_p times the likeliest's.
 
     generate          naive: the whole sequence again for each token; n tokens after a prompt of t
                       cost the forward pass of n (t + n/2) tokens
@@ -9,16 +9,16 @@ the fewest whose probabilities reach p; min-p those of at least min_p times the 
                       weights: the engine reads them once for many requests
     sample            one token for each of many requests, by its own parameters and generator
 
-For many rows the likeliest come first once, and all cuts are made on that order:
+For many rows the logits are sorted once, and all cuts use that order:
 
-    ordered   5.1  4.9  2.0  0.3 …          top-k    place < k
-    p         .52  .43  .02  .00 …          top-p    what is likelier sums to less than p
+    ordered   5.1  4.9  2.0  0.3 …          top-k    rank < k
+    p         .52  .43  .02  .00 …          top-p    likelier tokens sum to less than p
                                             min-p    p is at least min_p times the first one
 
-top-p counts probabilities after top-k has cut (renormalised), as `transformers` and vLLM do, and
-keeps the token that crosses p; the likeliest is always kept. With one generator for all, an answer
-would depend on who else is in its batch and on what they draw; here request and seed alone decide,
-and a request that is preempted goes on where it was.
+top-p uses probabilities after the top-k cut (renormalised), as `transformers` and vLLM do, and
+keeps the token that crosses p; the likeliest is always kept. With one shared generator, an answer
+would depend on the other requests in its batch; here request and seed alone decide, and a preempted
+request continues where it was.
 
 Papers: Fan et al. 2018, top-k (arXiv:1805.04833); Holtzman et al. 2020, top-p (1904.09751); Nguyen
 et al. 2024, min-p (2407.01082); Keskar et al. 2019, the repetition penalty (1909.05858).
@@ -56,7 +56,7 @@ def next_token_probabilities(
     top_p: float | None = None,
 ) -> Tensor:
     """The distribution (V,) to draw from, in float32; a token that is cut off has exactly 0."""
-    SamplingParameters(1, temperature, top_k, top_p)  # judges them
+    SamplingParameters(1, temperature, top_k, top_p)  # validates them
     logits = logits.float()
     if not are_numbers(logits):
         raise InputError(f"the model gave {NO_NUMBERS}")
@@ -68,7 +68,7 @@ def next_token_probabilities(
     probabilities = torch.softmax(logits / temperature, dim=-1)
     if top_p is not None and top_p < 1:
         ordered, order = probabilities.sort(descending=True)
-        before = ordered.cumsum(0) - ordered  # of the likelier ones; 0 for the first
+        before = ordered.cumsum(0) - ordered  # total of the likelier ones; 0 for the first
         probabilities = probabilities.index_fill(0, order[before >= top_p], 0.0)
     return probabilities / probabilities.sum()
 
@@ -85,10 +85,10 @@ def generate(
     generator: torch.Generator | None = None,
     max_length: int | None = None,
 ) -> list[int]:
-    """The tokens after `prompt` (not empty), up to `end_token` (left out) or `max_new_tokens`.
+    """The tokens after `prompt` (not empty), up to `end_token` (excluded) or `max_new_tokens`.
 
-    `max_length`: what the model can read; more is read from its last `max_length` tokens. The same
-    generator gives the same tokens; without one, torch's global generator is used.
+    `max_length`: the model's context; longer sequences keep their last `max_length` tokens. The
+    same generator gives the same tokens; without one, torch's global generator is used.
     """
     device = next(model.parameters()).device
 
@@ -114,7 +114,7 @@ def generate_cached(
     end_token: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """The same with a dense cache: only what it does not hold yet is read."""
+    """`generate` with a dense cache: only tokens not yet in it are computed."""
     check_servable(model)
     device = model.embed.weight.device
     cache = DenseCache.of(model, rows=1, room=len(prompt) + max_new_tokens)
@@ -148,17 +148,17 @@ def _generated(
 
 
 def are_numbers(logits: Tensor) -> Tensor:
-    """logits (..., V) -> (...) bool: the largest is finite, and none is NaN, which would be it."""
+    """logits (..., V) -> (...) bool: True if the largest is finite, and so none is NaN."""
     return logits.amax(dim=-1).isfinite()
 
 
 def penalised(
     logits: Tensor, prompt: Sequence[int], generated: Sequence[int], parameters: SamplingParameters
 ) -> Tensor:
-    """logits (V,) -> (V,), what was said is less likely.
+    """logits (V,) -> (V,), with used tokens made less likely.
 
-    Repetition divides a logit above 0 and multiplies one below, once for any token of prompt or
-    answer; presence and frequency are subtracted, and look at the answer alone (OpenAI's).
+    Repetition divides positive logits and multiplies negative ones, once for any token of prompt or
+    answer; presence and frequency are subtracted, and only consider the answer (OpenAI's).
     """
     logits = logits.clone()
     if parameters.repetition_penalty != 1:
@@ -179,7 +179,7 @@ def cut(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> Tensor:
-    """logits (B, V) -> (B, V), -inf where a token is cut off."""
+    """logits (B, V) -> (B, V), -inf for tokens that are cut off."""
     size = logits.shape[-1]
     if top_p is None and min_p is None and (top_k is None or top_k >= size):
         return logits
@@ -199,27 +199,27 @@ def cut(
 
 
 def shaped(logits: Tensor, parameters: SamplingParameters) -> Tensor:
-    """logits (B, V) -> (B, V) whose softmax is drawn from: after temperature, top-k, top-p and
-    min-p. Not for greedy parameters, which draw nothing."""
-    p, below = parameters, logits - logits.amax(dim=-1, keepdim=True)  # finite, however low T is
+    """logits (B, V) -> logits (B, V) of the distribution to draw from, after temperature, top-k,
+    top-p and min-p. Not for greedy parameters, which draw nothing."""
+    p, below = parameters, logits - logits.amax(dim=-1, keepdim=True)  # finite for any T
     return cut(below / p.temperature, p.top_k, p.top_p, p.min_p)
 
 
 def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
-    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,), each row by its own number alone.
+    """logits (B, V), uniforms (B,) in [0, 1) -> tokens (B,); each row uses its own number only.
 
-    The Gumbel-max trick: the largest of log p - log E, with E exponential, is a token with chance
-    p. Where logits differ by rounding, as another batch's do, it is the same token but where two
-    are equal to the last digits. The first of the sums of p to pass a number has a border for each
-    token, which all move: 3 of 30 texts over 32,000 tokens were others in another batch.
+    The Gumbel-max trick: the largest of log p - log E, with E exponential, is a token with
+    probability p. If logits differ by rounding, as in another batch, the token is the same unless
+    two are tied to the last digits. With inverse-CDF sampling every token has a boundary, and all
+    of them move: 3 of 30 texts over 32,000 tokens changed in another batch.
     """
     tokens = likeliest(logits - exponentials(uniforms, logits.shape[-1]).log_())
     return torch.tensor(tokens, device=logits.device)
 
 
 def exponentials(uniforms: Tensor, count: int) -> Tensor:
-    """uniforms (B,) -> (B, count) exponential numbers, float32: a hash of the row's number and of
-    the place, so that no generator moves on. SplitMix64: Steele et al. 2014, OOPSLA, figure 14."""
+    """uniforms (B,) -> (B, count) exponential numbers, float32: a hash of the row's number and the
+    index, so no generator advances. SplitMix64: Steele et al. 2014, OOPSLA, figure 14."""
     seeds = mixed_(uniforms.double().view(torch.int64).clone())[:, None]
     places = torch.arange(1, count + 1, device=uniforms.device) * GOLDEN
     bits = mixed_(seeds + places).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
@@ -228,7 +228,7 @@ def exponentials(uniforms: Tensor, count: int) -> Tensor:
 
 
 def mixed_(bits: Tensor) -> Tensor:
-    """int64, in place: all of its bits come to depend on all of them."""
+    """Mixes int64 in place: every output bit depends on every input bit."""
     for shift, factor in ((30, MIX[0]), (27, MIX[1]), (31, 1)):
         bits ^= bits.bitwise_right_shift(shift).bitwise_and_(2 ** (64 - shift) - 1)  # unsigned
         bits *= factor
@@ -236,9 +236,9 @@ def mixed_(bits: Tensor) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> list[int]:
-    """logits (B, V) -> in each row the first of the largest.
+    """logits (B, V) -> each row's first argmax.
 
-    On a CPU by numpy: torch's takes eleven times as long there (24 rows of 32,000: 1.07 ms, 0.09).
+    On a CPU by numpy: torch takes eleven times as long there (24 rows of 32,000: 1.07 ms, 0.09).
     """
     if logits.device.type == "cpu":
         return logits.detach().numpy().argmax(axis=-1).tolist()
@@ -258,8 +258,8 @@ class Asking(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """A token; the log probabilities, if they were asked for, are the model's own: before
-    penalties, temperature and cuts."""
+    """A token; the log probabilities, if requested, are the model's own: before penalties,
+    temperature and cuts."""
 
     token: int
     log_probability: float | None = None
@@ -267,7 +267,7 @@ class Drawn:
 
 
 def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn | None]:
-    """logits (B, V), request b asks for a token of row b: None where its logits are no numbers."""
+    """logits (B, V) -> a token for request b from row b; None if its logits are not finite."""
     tokens, numbers = _tokens(logits.float(), requests)
     return [
         with_log_probabilities(token, logits[row], request.parameters.log_probabilities)
@@ -278,8 +278,8 @@ def sample(logits: Tensor, requests: Sequence[Asking]) -> list[Drawn | None]:
 
 
 def _tokens(logits: Tensor, requests: Sequence[Asking]) -> tuple[list[int], list[bool]]:
-    """A token of each row, and whether the likeliest one's logit is a finite number: NaN, where
-    there is one, counts as the largest. Rows with the same cuts are cut together."""
+    """A token for each row, and whether its largest logit is finite (a NaN counts as the largest).
+    Rows with the same cuts are cut together."""
     if any(one.parameters.penalised for one in requests):
         pairs = zip(logits, requests)
         logits = torch.stack(
@@ -301,7 +301,7 @@ def _tokens(logits: Tensor, requests: Sequence[Asking]) -> tuple[list[int], list
 
 
 def with_log_probabilities(token: int, logits: Tensor, wanted: int | None) -> Drawn:
-    """logits (V,), of which the token was drawn."""
+    """Adds log probabilities to a token drawn from logits (V,)."""
     if wanted is None:
         return Drawn(token)
     logs = logits.float().log_softmax(dim=-1)  # (V,)

@@ -1,16 +1,16 @@
-"""Text from tokens as they come: a piece is given once it is final, and all are the decoded whole.
+"""Incremental detokenization: text is returned once final, and the pieces add up to the whole.
 
-A token may end inside a character, a word's space depends on whether text stands before it, and a
-run of SentencePiece's byte tokens is characters only where the whole run is UTF-8. So the newest
-tokens are decoded twice, alone and with a stray byte behind them: text that the byte changes, or
-that ends in �, is not certain yet.
+A token may end inside a character, a word's space depends on whether text precedes it, and a run of
+SentencePiece's byte tokens is only decoded to characters if the whole run is UTF-8. So the newest
+tokens are decoded twice, alone and with a stray byte appended: text that the byte changes, or that
+ends in �, is not final yet.
 
     tokens           [▁costs] [▁] [<0xE2>] [<0x82>] [<0xAC>]
     alone            costs €
-    and a stray byte costs ����          "costs " is certain; "€" is when another token ends the run
+    and a stray byte costs ����          "costs " is final; "€" once another token ends the run
 
-Text that may become a stop string is held back until it does, or does not. Cost a token: decoding
-about a dozen of them, however long the text.
+Text that may become a stop string is held back until that is decided. Cost a token: decoding
+about a dozen tokens, however long the text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from functools import lru_cache
 from itertools import takewhile
 
 Decode = Callable[[list[int]], str]
-CONTEXT, LONGEST = 4, 8  # tokens that a window is begun with, and after which it is begun anew
-HALF = "\ufffd"  # decoded from bytes that are no character, or not yet
-FIRST_TOKENS = 4096  # any vocabulary's single bytes are among them
+CONTEXT, LONGEST = 4, 8  # tokens that a window starts with, and its length before a restart
+HALF = "\ufffd"  # decoded from bytes that are not a character, or not yet
+FIRST_TOKENS = 4096  # includes any vocabulary's single bytes
 
 
 @lru_cache(maxsize=4)
 def stray_byte(decode: Decode) -> int | None:
-    """A token that is a byte above ASCII, if there is one."""
+    """The id of a token for a byte above ASCII, or None."""
     for token in range(FIRST_TOKENS):
         with suppress(Exception):  # there may be no such token
             if decode([token]) == HALF:
@@ -37,9 +37,9 @@ def stray_byte(decode: Decode) -> int | None:
 
 
 class Window:
-    """The newest tokens, as many as the next one needs to be decoded as in the whole text.
+    """The newest tokens, as many as needed to decode the next one as in the whole text.
 
-    `text` is theirs; `certain` is the beginning of it that no further token changes.
+    `text` is their text; `certain` is its beginning that no further token changes.
     """
 
     def __init__(self, decode: Decode, tokens: Sequence[int]) -> None:
@@ -47,7 +47,7 @@ class Window:
         self.begin(tokens)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Keeps the last of `tokens`: special ones alone, or half a character, have no text."""
+        """Keeps the last of `tokens`: enough of them to have text, unlike half a character."""
         length = CONTEXT
         self._read(tokens[-length:])
         while not self.certain and length < len(tokens):
@@ -70,7 +70,7 @@ class Window:
 
 
 def shared(text: str, other: str) -> str:
-    """The beginning that both have."""
+    """The common prefix."""
     if other.startswith(text):
         return text
     same = takewhile(lambda pair: pair[0] == pair[1], zip(text, other))
@@ -78,15 +78,15 @@ def shared(text: str, other: str) -> str:
 
 
 class TextStream:
-    """`push(token)` gives the text that has become certain; `finish()` the rest.
+    """`push(token)` returns the text that has become final; `finish()` the rest.
 
-    It begins where the decoded prompt ends, or before a character that the prompt left unfinished.
-    After `stopped`, a stop string has come; the string and all text after it are left out.
+    It starts where the decoded prompt ends, or before a character that the prompt left incomplete.
+    `stopped` means that a stop string was found; it and all text after it are left out.
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self.window, self.stop = Window(decode, prompt), tuple(stop)
-        self.given = self.window.text  # of the window's text: the prompt's, then what was certain
+        self.given = self.window.text  # text already returned: the prompt's, then the final text
         self.held = ""
         self.stopped = False
 
@@ -102,7 +102,7 @@ class TextStream:
         return self._released(new, fresh[len(new) :].rstrip(HALF))
 
     def finish(self) -> str:
-        """All that was held back, and half a character as it is."""
+        """The text held back, including an incomplete character."""
         if self.stopped:
             return ""
         rest = self._released(self._after_given(self.window.text)) + self.held
@@ -113,7 +113,7 @@ class TextStream:
         return text[len(shared(self.given, text)) :]
 
     def _released(self, new: str, uncertain: str = "") -> str:
-        """The part of held-back and new text that comes before, and cannot belong to, a stop
+        """The part of held-back and new text that precedes, and cannot be part of, a stop
         string."""
         text = self.held + new
         found = [at for at in ((text + uncertain).find(string) for string in self.stop) if at >= 0]

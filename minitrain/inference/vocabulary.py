@@ -1,4 +1,4 @@
-"""A vocabulary's tokens one by one: their bytes, and the special ones, which are in no text."""
+"""A vocabulary's tokens one by one: their bytes, and the special ones, which add no text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from minitrain.data.tokenizer import byte_to_character
 from minitrain.errors import InputError
 from minitrain.inference.streaming import HALF
 
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's name for one
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's name for a byte
 
 
 class Vocabulary:
-    """Each token is decoded behind another: its space is seen only so."""
+    """Token bytes and names. Each is decoded after another token, which preserves its space."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         added = tokenizer.get_added_tokens_decoder()
@@ -25,7 +25,7 @@ class Vocabulary:
         self.byte_of = {character: byte for byte, character in byte_to_character().items()}
 
     def bytes_of(self, token: int) -> bytes:
-        """Those that it adds to a text; half a character's too, and a special token adds none."""
+        """The bytes that a token adds to a text, even half a character's; none if special."""
         known = self.tokenizer.decode(self.before)
         text = self.tokenizer.decode([*self.before, token])[len(known) :]
         if HALF not in text:
@@ -37,14 +37,14 @@ class Vocabulary:
         return text.encode() if None in values else bytes(values)
 
     def spelt(self, token: int) -> tuple[str, bytes]:
-        """Its text, or name where it adds none to a text, and the bytes."""
+        """A token's text, or its name if it adds no text, and its bytes."""
         if data := self.bytes_of(token):
             return data.decode(errors="replace"), data
         name = self.tokenizer.id_to_token(token) or id_name(token)
         return name, name.encode()
 
     def stop_tokens(self, stop: Sequence[str]) -> tuple[int, ...]:
-        """The special tokens among the stop strings; InputError where one is only a part of one."""
+        """The special tokens among the stop strings; InputError if only part of a string is one."""
         for string in stop:
             for name in self.special:
                 if name in string and string not in self.special:
@@ -56,5 +56,5 @@ class Vocabulary:
 
 
 def id_name(token: int) -> str:
-    """As vLLM calls a token by its number."""
+    """vLLM's name of a token id."""
     return f"token_id:{token}"

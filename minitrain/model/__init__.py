@@ -1,4 +1,4 @@
-"""The Transformer, its shapes, and checkpoints of the hub.
+"""The Transformer, its configurations, and hub checkpoints.
 
     from minitrain.model import build, preset
     model = build(preset("1M"))
@@ -6,7 +6,7 @@
     config       the shape, checked; presets        norm, rope, mlp   its smaller parts
     transformer  blocks and the model               attention, experts
     hub          Hugging Face's, GGUF's and llama2.c's files
-    swap         layers of any model exchanged for others
+    swap         replaces layers of any model
 
 Shapes, beside the course's legend: `K key/value heads  C size of a head  F width in the MLP`.
 """

@@ -1,7 +1,7 @@
-"""The shape of a Llama-family Transformer: checked, and named for models that exist.
+"""The configuration of a Llama-family Transformer: checked, with presets for published models.
 
-A configuration fixes every tensor's size, so with it alone one can count parameters, FLOPs and
-bytes without building anything (measure/parameters.py, flops.py and predicted_memory.py).
+A configuration fixes every tensor's size, so parameters, FLOPs and bytes can be counted from it
+without building anything (measure/parameters.py, flops.py and predicted_memory.py).
 
 Papers: Llama 2, arXiv 2307.09288; Llama 3, 2407.21783; Mistral 7B, 2310.06825; Qwen2, 2407.10671;
 Mixtral, 2401.04088. Labs: e01, e02d.
@@ -36,14 +36,14 @@ class RopeScaling:
 
     @classmethod
     def linear(cls, factor: float) -> RopeScaling:
-        """Position interpolation: every wave goes `factor` times slower. No wave turns more than
-        1/(2 pi) times a token, so with these bounds none is kept as it was."""
+        """Position interpolation: every frequency is divided by `factor`. No wave turns more than
+        1/(2 pi) times per token, so these bounds leave none unscaled."""
         return cls(factor, low_frequency_factor=8192.0, high_frequency_factor=16384.0)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model's shape. `head_size` is hidden_size / heads unless it is given."""
+    """A model's shape. `head_size` defaults to hidden_size / heads."""
 
     vocab_size: int
     hidden_size: int
@@ -51,7 +51,7 @@ class ModelConfig:
     heads: int
     kv_heads: int
     ffn_size: int
-    max_length: int = 2048  # tokens it is meant for; RoPE has no table to outgrow
+    max_length: int = 2048  # intended context length; RoPE itself has no limit
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head is the embedding's own matrix
@@ -61,10 +61,10 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = None  # Llama 3.1
     experts: int = 0  # 0: one MLP for all tokens
     experts_per_token: int = 2
-    expert_ffn_size: int | None = None  # ffn_size unless it is given
+    expert_ffn_size: int | None = None  # defaults to ffn_size
     shared_experts: int = 0  # which every token passes through as well
-    capacity: float | None = None  # times an even load; None: no token is ever dropped
-    sequence_balance: float = 0.0  # weights of the router's losses: experts/router.py says more
+    capacity: float | None = None  # multiple of an even load; None: tokens are never dropped
+    sequence_balance: float = 0.0  # loss weights of the router, see experts/router.py
     batch_balance: float = 0.0
     z_loss: float = 0.0
     bias_rate: float = 0.0
@@ -150,7 +150,7 @@ def preset(name: str, **changes: object) -> ModelConfig:
     for field in changes:
         if field not in known:
             raise unknown_name("field of a model", field, known)
-    # Where heads and width fix the head size, a change of theirs changes it too.
+    # If the head size follows from heads and width, changing them changes it too.
     if base.head_size * base.heads == base.hidden_size:
         changes = {"head_size": None, **changes}
     if base.expert_ffn_size == base.ffn_size:
@@ -158,9 +158,9 @@ def preset(name: str, **changes: object) -> ModelConfig:
     return replace(base, **changes)
 
 
-# The first seven are the course's own: 0.5M to 10M for the 512 tokens of its corpus, with heads,
-# layers and MLPs that split over 2 ranks and mostly over 4. The 1M-moe ones have the 1M's active
-# parameters (and a router), in Mixtral's manner and in DeepSeek's. The others are as published.
+# The first seven are the course's own: 0.5M to 10M parameters with its corpus's vocabulary of 512,
+# and heads, layers and MLPs divisible by 2 ranks and mostly by 4. The 1M-moe ones have the 1M's
+# active parameters (and a router), as in Mixtral and DeepSeek. The others are as published.
 # fmt: off
 PRESETS: dict[str, ModelConfig] = {
     #                          V      D    L    H   K   F      length  theta

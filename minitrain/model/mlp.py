@@ -1,8 +1,8 @@
-"""SwiGLU: `up` proposes F features, `gate` says how much of each passes, `down` sums up.
+"""SwiGLU: `up` makes F features, `gate` scales each of them, `down` projects back.
 
     y = down(silu(gate(x))·up(x))
 
-Cost a token: 6·D·F FLOPs forward; backward needs 4·F numbers of it (gate, silu(gate), up and their
+Cost a token: 6·D·F FLOPs forward; saves 4·F numbers for backward (gate, silu(gate), up and their
 product), and x. Selective recomputation (memory/selective.py) keeps half of them.
 Paper: Shazeer, arXiv 2002.05202. Lab: e01. Shapes: B batch  T tokens  D width  F width inside.
 """

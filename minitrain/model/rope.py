@@ -1,14 +1,14 @@
-"""Rotary position embedding: queries and keys are turned by their token's position.
+"""Rotary position embedding: queries and keys are rotated by their token's position.
 
 The C numbers of a head are read as C/2 points in the plane, and point i of the token at position p
-is turned by the angle p·theta^(-2i/C). The product of a query and a key then depends on how far
-apart the two tokens stand, and not on where. Which two numbers make a point is a convention:
+is rotated by the angle p·theta^(-2i/C). The product of a query and a key then depends only on the
+distance between the two tokens. The pairing of the numbers is a convention:
 
     half-split    i and i + C/2     Hugging Face, and this course
     interleaved   2i and 2i + 1     the paper, Meta's own files, llama2.c
 
-Weights of one kind in code of the other give no error, only a model that talks nonsense; reordering
-the rows of the q and k matrices (`interleaved_to_half_split`) makes them the same model.
+Weights of one convention in code of the other raise no error, but the model outputs nonsense;
+reordering the rows of the q and k matrices (`interleaved_to_half_split`) converts between them.
 Cost: 3·B·T·(H+K)·C FLOPs a layer, no parameters. Paper: Su et al., arXiv 2104.09864. Lab: e01.
 Shapes: B batch  T tokens  H heads  C head size.
 """
@@ -39,7 +39,7 @@ class Rotation(NamedTuple):
 def rotation(config: ModelConfig, positions: Tensor, dtype: torch.dtype) -> Rotation:
     """positions (T,) or (B, T) -> their rotation, in `dtype`.
 
-    Angles are float32 in every model: to bfloat16, positions 4001 and 4002 are one number.
+    Angles are float32 in every model: in bfloat16, positions 4001 and 4002 are equal.
     """
     positions = rearrange(positions, "... t -> ... t 1 1").float()
     angles = positions * frequencies(config, positions.device)  # (..., T, 1, C/2)
@@ -55,8 +55,8 @@ def frequencies(config: ModelConfig, device: torch.device | str = "cpu") -> Tens
 
 
 def _slowed(radians: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: fast waves, which tell neighbours apart, stay; waves that never turned once within
-    the original length go `factor` times slower, and so meet no new angle; those between mix."""
+    """Llama 3.1: high frequencies, which separate neighbours, stay; waves longer than the original
+    length are slowed by `factor`, and so reach no new angle; those between are interpolated."""
     wavelength = 2 * math.pi / radians  # tokens a turn
     turns = scaling.original_length / wavelength
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
@@ -65,13 +65,13 @@ def _slowed(radians: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def rotate(x: Tensor, turns: Rotation) -> Tensor:
-    """x (B, T, H, C) -> (B, T, H, C), each half-split pair (a, b) turned by its angle:
-    (a·cos - b·sin, b·cos + a·sin). Rolling by C/2 brings b to a's place, and a to b's."""
+    """x (B, T, H, C) -> (B, T, H, C), each half-split pair (a, b) rotated by its angle:
+    (a·cos - b·sin, b·cos + a·sin). Rolling by C/2 swaps a and b."""
     return x * turns.cos + x.roll(x.shape[-1] // 2, dims=-1) * turns.sin
 
 
 def rotate_interleaved(x: Tensor, turns: Rotation) -> Tensor:
-    """The other convention, to compare with: 2i and 2i + 1 are a pair."""
+    """The other convention, for comparison: 2i and 2i + 1 are a pair."""
     cos, sin = (z.chunk(2, dim=-1)[1] for z in turns)  # (..., T, 1, C/2) each
     a, b = rearrange(x, "b t h (c pair) -> pair b t h c", pair=2)  # (B, T, H, C/2) each
     turned = torch.stack((a * cos - b * sin, b * cos + a * sin))  # (2, B, T, H, C/2)
@@ -84,8 +84,8 @@ def interleaved_to_half_split(weight: Tensor, heads: int) -> Tensor:
 
 
 def document_positions(documents: Tensor) -> Tensor:
-    """documents (B, T), numbers that are equal within a document -> positions (B, T), each
-    document's from 0."""
+    """documents (B, T), equal numbers within a document -> positions (B, T), from 0 in each
+    document."""
     place = torch.arange(documents.shape[1], device=documents.device)  # (T,)
     first = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))  # (B, T): a document begins here
     return place - (place * first).cummax(dim=1).values

@@ -1,12 +1,12 @@
-"""Exchanges layers of any model for others, and makes sure that its forward calls the new ones.
+"""Replaces layers of any model, and checks that its forward calls the new ones.
 
     found = linear_layers(model, keep=("head", "router"))
     swap_linears(model, lambda linear: FakeQuantLinear(linear, form), keep=("head", "router"))
 
-A module may stand under several names, and is exchanged under all of them. Some modules never call
-a layer, but read its weight and multiply by it themselves: there a new layer computes nothing.
-torch's fused encoder layer does so in evaluation, unless a module in it has a hook; that is one
-reason why each new layer has one that notes its calls, the other is `check_calls`.
+A module registered under several names is replaced under all of them. Some modules never call a
+layer, but read its weight and multiply by it themselves: a replacement there would have no effect.
+torch's fused encoder layer does so in evaluation, unless a module in it has a hook; this is one
+reason why each new layer has a hook that records its calls, the other is `check_calls`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def swap_linears(
     keep: Collection[str] = (),
     example: Any = None,
 ) -> int:
-    """Exchanges them in place, but for those that `keep` names; -> how many.
+    """Replaces linear layers in place, except those that `keep` names -> their number.
 
-    `example`: an input of the model, on which `check_calls` tries the new layers at once.
-    InputError, and nothing changed, where a layer would lose what it computes, or none is left.
+    `example`: an input of the model, on which `check_calls` tests the new layers at once.
+    InputError, with nothing changed, if a layer computes more than a linear one, or none is left.
     """
     found = linear_layers(model, keep)
     for path, linear in found.items():
@@ -52,10 +52,10 @@ def swap_linears(
 
 
 def linear_layers(model: nn.Module, keep: Collection[str] = ()) -> dict[str, nn.Linear]:
-    """Path -> layer, but for those that have a name of `keep` in a path.
+    """Path -> layer, except those with a name of `keep` in their path.
 
-    "head" is also what ends in it (`lm_head`) and what shares an embedding's matrix, "router" also
-    the `gate` beside a mixture's `experts`. InputError for other names that no module has.
+    "head" also matches names ending in it (`lm_head`) and layers that share an embedding's matrix,
+    "router" also the `gate` beside a mixture's `experts`. InputError for names that match nothing.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     matrices = {id(m.weight) for m in modules.values() if isinstance(m, nn.Embedding)}
@@ -82,7 +82,7 @@ def _is_named(path: str, name: str, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def check_plain_linear(path: str, layer: nn.Module) -> None:
-    """Raises InputError where a layer computes more than its weight and bias say."""
+    """Raises InputError if a layer computes more than a product with its weight and a bias."""
     check_called(path, layer)
     if type(layer).forward is not nn.Linear.forward:
         reason = f"is a {type(layer).__name__} with a forward of its own, which would be lost"
@@ -98,7 +98,7 @@ def check_plain_linear(path: str, layer: nn.Module) -> None:
 
 
 def check_called(path: str, layer: nn.Module) -> None:
-    """Raises InputError for a layer that is known never to be called."""
+    """Raises InputError for a layer known never to be called."""
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         raise InputError(
             f"{path} is never called: nn.MultiheadAttention reads its weight, and a layer in its "
@@ -109,10 +109,10 @@ def check_called(path: str, layer: nn.Module) -> None:
 def exchange(
     model: nn.Module, layers: Mapping[str, tuple[nn.Module, nn.Module]], example: Any = None
 ) -> None:
-    """`layers`: path -> the old one and the new, which `check_calls` then watches."""
+    """`layers`: path -> (old, new); `check_calls` then watches the new ones."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False  # ragged rows are for torch's own layers alone
+            module.use_nested_tensor = False  # nested tensors only work with torch's own layers
     for old, new in layers.values():
         new.train(old.training)
     replace_modules(model, dict(layers.values()))
@@ -124,22 +124,22 @@ def exchange(
 
 
 def replace_modules(model: nn.Module, new_by_old: Mapping[nn.Module, nn.Module]) -> None:
-    """Replaces modules under every name that they have in the model."""
+    """Replaces modules under all of their names in the model."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child in new_by_old:
                 setattr(parent, name, new_by_old[child])
 
 
-# ---- whether they are called ----
+# ---- checking that the new layers are called ----
 
 
 def check_calls(model: nn.Module, layers: Mapping[str, nn.Module], example: Any = None) -> None:
-    """Looks which layers a forward of the model calls, in train and in eval mode each.
+    """Checks which layers a forward of the model calls, in train and in eval mode.
 
-    With an `example` (a tensor, a tuple or a mapping of arguments) at once: InputError for those
-    that are not. Without, at the first forward in each mode, with a warning: an input may have no
-    use for some. Experts are left out, which wait for tokens of theirs.
+    With an `example` (a tensor, a tuple or a mapping of arguments) at once: InputError for layers
+    not called. Without, at the first forward in each mode, with a warning: an input may not use
+    some layers. Experts are exempt, since they only run on tokens routed to them.
     """
     calls = Calls(model, layers)
     if example is not None:
@@ -147,17 +147,17 @@ def check_calls(model: nn.Module, layers: Mapping[str, nn.Module], example: Any 
 
 
 class Calls:
-    """A hook on a model, and on the layers that it is to call."""
+    """Hooks on a model, and on the layers that it should call."""
 
     def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         self.layers = {p: layer for p, layer in layers.items() if "experts" not in p.split(".")}
         self.called: set[nn.Module] = set()
-        self.modes = set(MODES)  # that have not been seen yet
+        self.modes = set(MODES)  # not seen yet
         self.hooks = [layer.register_forward_pre_hook(self.note) for layer in layers.values()]
         self.hook = model.register_forward_hook(self.look)
 
     def note(self, layer: nn.Module, args: tuple) -> None:
-        """Stays for good: it keeps torch's fused encoder layer from passing the new ones by."""
+        """Stays registered: it keeps torch's fused encoder layer from bypassing the new layers."""
         if self.modes and not torch.compiler.is_compiling():
             self.called.add(layer)
 
@@ -170,7 +170,7 @@ class Calls:
             self.hook.remove()
 
     def take(self, model: nn.Module) -> str:
-        """The warning about layers that were not called since the last look; empty if all were."""
+        """A warning about layers not called since the last check; empty if all were."""
         here = set(model.modules())
         missed = [p for p, m in self.layers.items() if m in here and m not in self.called]
         self.called.clear()
@@ -186,7 +186,7 @@ class Calls:
 
     @torch.no_grad()
     def try_out(self, model: nn.Module, example: Any) -> None:
-        """In both modes; buffers, modes and random numbers are afterwards as they were."""
+        """Runs the example in both modes; restores buffers, modes and random state."""
         self.hook.remove()
         modes = {module: module.training for module in model.modules()}
         buffers = {buffer: buffer.clone() for buffer in model.buffers()}

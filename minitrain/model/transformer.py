@@ -1,12 +1,12 @@
-"""A Llama-family Transformer: a stream of one vector a token, to which L blocks add.
+"""A Llama-family Transformer: a residual stream, one vector a token, to which L blocks add.
 
     x = embed(tokens)
     x = x + attention(norm(x))            tokens read each other         } L times
-    x = x + down(silu(gate(n))·up(n))     each by itself, n = norm(x)    }
+    x = x + down(silu(gate(n))·up(n))     token by token, n = norm(x)    }
     logits = head(norm(x))
 
-Cost a token: 2 FLOPs a matrix parameter forward and 4 backward, and attention's own.
-Where the configuration has experts, mixtures of them take the MLPs' places (experts/moe.py).
+Cost a token: 2 FLOPs a matrix parameter forward and 4 backward, plus attention's.
+If the configuration has experts, mixtures replace the MLPs (experts/moe.py).
 Papers: Vaswani et al., arXiv 1706.03762; LLaMA, 2302.13971. Lab: e01.
 Shapes: B batch  T tokens  D width  V vocabulary.
 """
@@ -45,18 +45,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two slots: `look_around` finds x's rotation and mask, `stack` runs the blocks.
+    """Two replaceable functions: `look_around` makes rotation and mask, `stack` runs the blocks.
 
-    Another function may take each one's place: where another kernel reads other masks
-    (`exchange_attention`) or x is a part of a sequence, and where blocks are recomputed.
+    They are replaced for kernels with other masks (`exchange_attention`), for an x that is a part
+    of a sequence, and for blocks that are recomputed.
     """
 
-    end_tokens: tuple[int, ...] = ()  # that end generation, where the checkpoint names them
+    end_tokens: tuple[int, ...] = ()  # end generation, if the checkpoint names them
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.sequence_ranks = 1  # over how many ranks the stream's tokens are split
+        self.sequence_ranks = 1  # number of ranks that the stream's tokens are split over
         self.look_around = partial(look_around, config, attention_mask)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
@@ -71,8 +71,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tokens (B, T) int64 -> logits (B, T, V).
 
-        documents (B, T) numbers the documents packed into a row: a token then reads its own only,
-        and positions start from 0 in each. positions (T,) or (B, T) says otherwise where they are.
+        documents (B, T) numbers the documents packed into a row: a token then reads only its own,
+        and positions start from 0 in each. positions (T,) or (B, T) override that.
         """
         x = self.embed(tokens)  # (B, T, D)
         turns, mask = self.surroundings(x, documents, positions)
@@ -82,16 +82,16 @@ class Transformer(nn.Module):
     def surroundings(
         self, x: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Rotation, Tensor | Mask | None]:
-        """The inputs that all blocks share beside x (B, T, D): rotation and mask."""
+        """The inputs that all blocks share besides x (B, T, D): rotation and mask."""
         return self.look_around(all_tokens(x, self.sequence_ranks), documents, positions)
 
     def tie(self) -> None:
-        """Makes head and embedding one parameter, where the configuration wants it."""
+        """Makes head and embedding one parameter, if the configuration says so."""
         if self.config.tied:
             self.head.weight = self.embed.weight
 
 
-# ---- the two slots: what surrounds a token, and the order of the blocks ----
+# ---- the two functions: rotation and mask, and the order of the blocks ----
 
 MaskMaker = Callable[[Tensor, "Tensor | None", "int | None"], "Tensor | Mask | None"]
 
@@ -112,9 +112,9 @@ def look_around(
 
 
 def all_tokens(x: Tensor, ranks: int) -> Tensor:
-    """x (B, T/N, D), of one of N ranks that share a sequence -> (B, T, D), all its first token.
+    """x (B, T/N, D), on one of N ranks that share a sequence -> (B, T, D), all its first token.
 
-    Attention still reads all T tokens, and `look_around` needs their number alone.
+    Attention still reads all T tokens, and `look_around` only needs their number.
     """
     return x[:, :1].expand(-1, x.shape[1] * ranks, -1)
 
@@ -132,7 +132,7 @@ def one_after_another(
 
 
 def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker) -> Transformer:
-    """Another kernel in every block, and masks in the form that it reads. Returns the model.
+    """Replaces the kernel in every block, and the mask by one that it reads. Returns the model.
 
     `exchange_attention(model, tiled_attention, Mask.of)`, and back: (attention, attention_mask).
     """
@@ -153,11 +153,11 @@ def exchange_attention(model: Transformer, kernel: Kernel, make_mask: MaskMaker)
 def empty(
     config: ModelConfig, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Transformer:
-    """A model whose numbers are still to be written. No memory is touched, so it is instant."""
+    """A model with uninitialized weights. No memory is touched, so it is instant."""
     with torch.device("meta"):
         model = Transformer(config)
     model = model.to(dtype).to_empty(device=device)
-    model.tie()  # leaving the meta device made two of one
+    model.tie()  # leaving the meta device untied them
     for buffer in model.buffers():
         buffer.zero_()
     return model
@@ -169,7 +169,7 @@ def build(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Transformer:
-    """A fresh model: a seed gives the same one on every device and, rounded, in every dtype."""
+    """A new model; a seed gives the same weights on every device and, rounded, in every dtype."""
     model = empty(config, device, dtype)
     initialise(model, torch.Generator().manual_seed(seed))
     return model
@@ -177,9 +177,9 @@ def build(
 
 @torch.no_grad()
 def initialise(model: Transformer, generator: torch.Generator | None = None) -> None:
-    """Norms 1, biases 0, matrices normal with std sqrt(2/5D): 0.02 for GPT-2's widths, more in
-    narrower models (Nguyen and Salazar, arXiv 1910.05895). The 2L matrices that add to the stream
-    get 1/sqrt(2L) of it, so that the stream does not grow with depth (GPT-2)."""
+    """Norms 1, biases 0, matrices normal with std sqrt(2/5D): 0.02 at GPT-2's widths, more in
+    narrower models (Nguyen and Salazar, arXiv 1910.05895). The 2L matrices that write to the stream
+    are scaled by 1/sqrt(2L), so that the stream does not grow with depth (GPT-2)."""
     std = math.sqrt(2 / (5 * model.config.hidden_size))
     for name, parameter in model.named_parameters():
         if parameter.is_meta:

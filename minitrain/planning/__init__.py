@@ -1,4 +1,4 @@
-"""On paper, before the money is spent: memory, time, cost and scaling laws of a training run.
+"""Memory, time, cost and scaling laws of a training run, estimated before it starts.
 
 from minitrain.planning import estimate, run_from_row
 estimate(run_from_row({"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"})).mfu

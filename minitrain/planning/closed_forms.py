@@ -1,11 +1,11 @@
-"""The planner on one page: what a run takes, in closed forms. Lab e10.
+"""The planner on one page: memory, time and FLOPs of a run, in closed form. Lab e10.
 
-    FLOPs       6 N D and attention's 12 l h s D, N the weights that multiply a token
+    FLOPs       6 N D and attention's 12 l h s D, N the parameters used in each token's matmuls
     memory      16 N / (t p), less with ZeRO, and l layers of one microbatch's activations
     step        compute + memory-bound kernels + exposed communication + bubble
 
-`step/step.py` does the last with an event-driven clock. This one is off by 5% on Korthikanti's
-table 5 (the clock 2%) and 8% on the MPT runs (4%): most of what there is to know is in these lines.
+`step/step.py` computes the step with an event-driven clock. This version is off by 5% on
+Korthikanti's table 5 (the clock 2%) and 8% on the MPT runs (4%): it explains most of a step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minitrain.planning.step.step import hardware_flops, model_flops
 
 
 def weights(model: Model) -> tuple[int, int]:
-    """(all parameters, those that multiply one token); without biases, the head never tied."""
+    """(all parameters, those active per token); without biases, the head never tied."""
     active = matmul_parameters(model)
     idle = (model.experts - model.experts_per_token) * mlp_weights(model, model.moe_ffn)
     norms = (2 * model.layers + 1) * model.hidden
@@ -34,7 +34,7 @@ def weights(model: Model) -> tuple[int, int]:
 
 
 def step_flops(run: Run) -> tuple[int, int]:
-    """(the model's FLOPs of a step, the hardware's with what is recomputed)."""
+    """(model FLOPs of a step, hardware FLOPs including recomputation)."""
     return model_flops(run), hardware_flops(run)
 
 
@@ -44,14 +44,14 @@ def activation_bytes(run: Run) -> float:
 
 
 def step_parts(run: Run, fabric: Fabric) -> dict[str, float]:
-    """Seconds of a step by part: matmul, elementwise, tensor, bubble, data; they sum to it.
+    """Seconds of a step by part: matmul, elementwise, tensor, bubble, data; they sum to the step.
 
-    `tensor` counts the all-reduces of a layer (two forward, two backward, two if it is recomputed);
-    `data` one all-reduce of FP32 gradients; of ZeRO-3's traffic what computing does not hide.
+    `tensor` counts the all-reduces of a layer (two forward, two backward, two if recomputed);
+    `data` one all-reduce of FP32 gradients, or ZeRO-3's traffic not hidden by computation.
     """
     plan, model = run.plan, run.model
-    passes = 4 if plan.recompute == "full" else 3  # in forwards: a backward is two
-    layers = run.microbatches * model.layers / plan.pp  # that a rank runs in a step
+    passes = 4 if plan.recompute == "full" else 3  # in units of a forward: a backward is two
+    layers = run.microbatches * model.layers / plan.pp  # run by a rank in a step
     matmul = passes * forward_seconds(run)
     elementwise = passes * layers * elementwise_seconds(run)
     message = 2 * run.local_tokens * model.hidden
@@ -79,12 +79,12 @@ def sharded_seconds(run: Run, fabric: Fabric) -> float:
 
 
 def over_data_ranks(kind: str, nbytes: float, run: Run, fabric: Fabric) -> float:
-    """Data ranks stand tp apart."""
+    """A collective over the data-parallel ranks, which are tp chips apart."""
     return fabric.seconds(kind, nbytes, run.plan.dp * run.plan.cp, stride=run.plan.tp)
 
 
 def forward_seconds(run: Run) -> float:
-    """Seconds of all matmuls of one forward on one chip, at the rates that the chip reaches."""
+    """Seconds of all matmuls of one forward on one chip, at the chip's achieved rates."""
     held, chip = run.chip.constants, run.chip
     scores = run.tokens * attention_flops_per_token(run.model, run.seq)
     flops = step_flops(run)[0] / 3 - scores
@@ -109,7 +109,7 @@ def legal_runs(model: Model, chip: Chip, gpus: int, seq: int, batch: int) -> Ite
         dp, rest = divmod(gpus, tp * pp)
         if rest or model.heads % tp or model.layers % pp or not dp or batch % (dp * micro):
             continue
-        if zero == 3 and pp > 1:  # each microbatch would gather the weights again
+        if zero == 3 and pp > 1:  # would gather the weights for each microbatch
             continue
         plan = Plan(
             tp=tp, sp=tp > 1, pp=pp, dp=dp, zero=zero, recompute=recompute, micro_batch=micro

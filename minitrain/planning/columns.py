@@ -1,29 +1,29 @@
 """Runs from the rows of a CSV: the columns of `plan predict`, their defaults, checks and estimates.
 
-What is empty has a default; what cannot be is refused by the field's name, with what would do.
+Empty cells take a default; invalid ones raise an error with the field's name and the valid values.
 
     name               any text
-    chip               needed: a name of data/hardware.csv
+    chip               required: a name from data/hardware.csv
     gpus               tp·cp·pp·dp
     gpus_per_node      the chip's usual node
     seq                2048
     global_batch       dp·micro_batch, times 4·pp in a pipeline; counts sequences
-    layers             needed
-    hidden             needed
+    layers             required
+    hidden             required
     ffn                4·hidden; gated, 8/3·hidden up to a multiple of 256
     heads              the divisor of hidden that is nearest to hidden / 128
     kv_heads           heads
     vocab              50304
     head_size          hidden / heads
     gated              1 (Llama); 0 is GPT: two matrices, biases, learned positions
-    tied               0 (the head has a matrix of its own); of a GPT 1
+    tied               0 (the head has its own matrix); 1 for a GPT
     qkv_bias           0; 1 is Qwen2
     window             none: a token reads all tokens before it
     experts            0: dense
-    experts_per_token  2 (1 of a single one), where there are experts
+    experts_per_token  2 (1 if there is a single one), with experts
     moe_ffn            ffn
     shared_experts     0
-    dense_layers       0: of a mixture, the first few whose MLP is one of ffn
+    dense_layers       0: the number of leading layers of a mixture with a dense MLP of width ffn
     tp                 1
     sp                 0
     cp                 1
@@ -38,8 +38,8 @@ What is empty has a default; what cannot be is refused by the field's name, with
     schedule           1f1b; interleaved where vpp is over 1
     software           fp16: 2022, Megatron then; without tp and pp: eager PyTorch; else fused
 
-A file is read twice, so that a long one streams: `count_runs` checks every row and refuses the
-first that cannot be, with its line; `predict` then gives one plain dictionary a row.
+A file is read twice, so that a long one streams: `count_runs` checks every row and raises an error
+for the first invalid one, with its line; `predict` then gives one plain dictionary a row.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from minitrain.planning.step.step import Step, estimate
 OF_THE_RUN = ("name", "chip", "gpus", "gpus_per_node", "seq", "global_batch")
 COLUMNS = (*OF_THE_RUN, *(field.name for kind in (Model, Plan) for field in fields(kind)))
 NEEDED = ("chip", "layers", "hidden")
-LARGEST = 1e9  # of any of these numbers
-LARGEST_HIDDEN = 1e6  # whose divisors are tried one by one
+LARGEST = 1e9  # upper bound on any of these numbers
+LARGEST_HIDDEN = 1e6  # its divisors are tried one by one
 estimated = lru_cache(maxsize=4096)(estimate)
 
 
@@ -116,7 +116,7 @@ def model_of(cells: Mapping[str, str]) -> Model:
 
 
 def usual_heads(hidden: int) -> int:
-    """As near to a head size of 128 as divides the width: 32 of 4096, 40 of 5000."""
+    """The divisor of the width nearest to a head size of 128: 32 for 4096, 40 for 5000."""
     near = max(1, hidden // 128)
     return min(
         (n for n in range(1, 2 * near + 1) if hidden % n == 0), key=lambda n: abs(n - hidden / 128)
@@ -133,7 +133,7 @@ def refuse_experts(cells: Mapping[str, str]) -> None:
 
 
 def plan_of(cells: Mapping[str, str], chip: Chip) -> Plan:
-    """Everything but the microbatch and the chunks, which need the batch."""
+    """The plan without microbatch and chunks, which depend on the batch."""
     rates = [kind for kind, _ in chip.flops]
     precision = word(cells, "precision") or ("bf16" if "bf16" in rates else rates[0])
     tp, cp, pp = (whole(cells, axis, 1) for axis in ("tp", "cp", "pp"))
@@ -152,7 +152,7 @@ def plan_of(cells: Mapping[str, str], chip: Chip) -> Plan:
 
 
 def data_ranks(cells: Mapping[str, str], others: int) -> int:
-    """dp from gpus, or as it is given; both must agree."""
+    """dp as given or computed from gpus; both must agree."""
     gpus, dp = optional(cells, "gpus"), optional(cells, "dp")
     if gpus is None:
         return 1 if dp is None else dp
@@ -171,14 +171,14 @@ def data_ranks(cells: Mapping[str, str], others: int) -> int:
 
 
 def usual_software(precision: str, model_parallel: int) -> str:
-    """The software that runs of this kind usually use; `Plan` explains the names."""
+    """The usual software for such a run; `Plan` explains the names."""
     if precision == "fp16":
         return "2022"
     return "fused" if model_parallel > 1 else "eager"
 
 
 def with_chunks(plan: Plan, cells: Mapping[str, str], model: Model, batch: int) -> Plan:
-    """vpp and schedule; each follows from the other where one is empty."""
+    """Fills in vpp and schedule; if one is empty it follows from the other."""
     schedule, vpp = word(cells, "schedule") or None, optional(cells, "vpp")
     if vpp is None:
         settled = schedule not in (None, "interleaved")
@@ -187,7 +187,7 @@ def with_chunks(plan: Plan, cells: Mapping[str, str], model: Model, batch: int) 
 
 
 def most_chunks(plan: Plan, model: Model, batch: int) -> int:
-    """The most chunks a rank, up to 8, that layers (or layers and both ends) fill evenly."""
+    """The most chunks per rank, up to 8, that divide the layers (or layers + 2) evenly."""
     if plan.pp == 1 or batch // max(1, plan.dp * plan.micro_batch) < plan.pp:
         return 1
     both = (model.layers, model.layers + 2)
@@ -196,7 +196,7 @@ def most_chunks(plan: Plan, model: Model, batch: int) -> int:
 
 
 def with_micro_batch(run: Run) -> Run:
-    """The largest microbatch of 8, 4, 2, 1 that divides a rank's batch and leaves memory over."""
+    """The largest microbatch of 8, 4, 2, 1 that divides a rank's batch and fits in memory."""
     local = run.global_batch // run.plan.dp
     for size in (8, 4, 2):
         if local % size == 0:
@@ -213,7 +213,7 @@ def needed(cells: Mapping[str, str], field: str, remedy: str) -> str:
 
 
 def optional(cells: Mapping[str, str], field: str) -> int | None:
-    """A whole number of 0 or more, or None where the cell is empty. 8.0 is 8."""
+    """A whole number of 0 or more, or None if the cell is empty. 8.0 is 8."""
     text = cells.get(field, "")
     if not text:
         return None
@@ -232,7 +232,7 @@ def optional(cells: Mapping[str, str], field: str) -> int | None:
 
 
 def whole(cells: Mapping[str, str], field: str, default: int | None) -> int:
-    """A whole number of 1 or more; without a default it is needed."""
+    """A whole number of 1 or more; required if there is no default."""
     value = optional(cells, field)
     if value is None and default is None:
         raise InputError(f"{field} is missing: give a whole number, 1 or more")
@@ -243,7 +243,7 @@ def whole(cells: Mapping[str, str], field: str, default: int | None) -> int:
 
 
 def word(cells: Mapping[str, str], field: str) -> str:
-    """A name of a few, however it is written: BF16 is bf16."""
+    """A case-insensitive name: BF16 is bf16."""
     return cells.get(field, "").lower()
 
 
@@ -310,7 +310,7 @@ def count_runs(file: str | os.PathLike) -> int:
 
 def predict(file: str | os.PathLike) -> Iterator[dict]:
     """An estimate of each run, as plain data; `count_runs` should have passed."""
-    for run in read_runs(file):  # those that differ in name alone are estimated once
+    for run in read_runs(file):  # runs that differ in name alone are estimated once
         yield {"name": run.name, **as_dict(estimated(replace(run, name="")))}
 
 

@@ -1,15 +1,15 @@
 """Memory of one device for full fine-tuning, LoRA or QLoRA, in closed form.
 
-    P parameters, of which M are in the blocks' matrices; A in adapters of rank r
+    P parameters, M of them in the blocks' matrices; A in adapters of rank r
 
                 weights                 gradients   optimizer
     full        2 P                     2 P         12 P     float32 weights and Adam's two means
     LoRA        2 P + 2 A               2 A         12 A     A = sum over matrices of r (in + out)
     QLoRA       b/8 M + 2 (P - M) + 2 A 2 A         12 A     b = 4.127: NF4, double quantization
 
-The base's activations are the same in all three: what is frozen still passes gradients on. They are
-counted recomputed block by block, as QLoRA does (Chen et al. 2016). Embedding, norms and head keep
-16 bits. Papers: Hu et al. 2021 (arXiv:2106.09685); Dettmers et al. 2023 (arXiv:2305.14314);
+The base's activations are the same in all three: frozen weights still pass gradients on. They are
+counted with block-wise recomputation, as in QLoRA (Chen et al. 2016). Embedding, norms and head
+stay in 16 bits. Papers: Hu et al. 2021 (arXiv:2106.09685); Dettmers et al. 2023 (arXiv:2305.14314);
 bytes a parameter: planning/step/memory.py. Lab: e07.
 """
 
@@ -34,7 +34,7 @@ NF4_DOUBLE = 4 + 8 / 64 + 32 / (64 * 256)  # bits a weight
 
 @dataclass(frozen=True)
 class Tuning:
-    """`rank` None trains everything; `base_bits` are those of the blocks' matrices."""
+    """`rank` None is full fine-tuning; `base_bits`: bits per weight of the blocks' matrices."""
 
     rank: int | None = None
     base_bits: float = 16.0
@@ -59,10 +59,10 @@ QLORA = Tuning(rank=16, base_bits=NF4_DOUBLE)
 
 @dataclass(frozen=True)
 class TuningMemory:
-    """Bytes."""
+    """Bytes by category."""
 
     base: float
-    adapter: float  # its weights
+    adapter: float  # the adapter's weights
     gradients: float
     optimizer: float
     activations: float
@@ -94,7 +94,7 @@ def tuning_memory(
 
 
 def block_matrices(shape: Shape) -> int:
-    """M: the weights of all blocks' linear layers, of a dense model."""
+    """M: the weights of all blocks' linear layers in a dense model."""
     return shape.layers * (attention_weights(shape) + mlp_weights(shape, shape.ffn_size))
 
 

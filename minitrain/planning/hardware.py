@@ -1,16 +1,16 @@
-"""Chips: what they can do on paper (`data/hardware.csv`), and what of it training gets.
+"""Chips: peak figures (`data/hardware.csv`) and the share of them that training reaches.
 
 Figures are dense (no sparsity), one way (not both), per chip, in SI units: FLOP/s, bytes, bytes/s,
-watts. Tables elsewhere print sparse rates (2x), both directions (2x) or one link of several; the
-notes in the file say where a source was read so.
+watts. Elsewhere tables print sparse rates (2x), both directions (2x) or one link of several; the
+notes in the file say where a source was converted.
 
-Training gets less than the peak. Four constants per chip say how much (`data/calibration.csv`),
-fitted once over published runs on that chip, never to one run:
+Training gets less than the peak. Four constants per chip give the shares (`data/calibration.csv`),
+fitted once over published runs on that chip, never to a single run:
 
     matmul      share of the peak rate that large matmuls hold (power limit, kernels, clocks)
-    attention   the same of fused attention, its FLOPs counted in full though half is masked
+    attention   the same for fused attention, its FLOPs counted in full though half is masked
     memory      share of the peak bandwidth that element-wise kernels hold
-    kernel      seconds lost by each kernel to launch, ramp and tail
+    kernel      seconds lost per kernel to launch, ramp and tail
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitrain.paths import data_dir
 
 @dataclass(frozen=True)
 class Constants:
-    """The share of its peaks that a chip sustains in training; the four of the table above."""
+    """The shares of its peaks that a chip sustains in training: the four listed above."""
 
     matmul: float
     attention: float
@@ -38,16 +38,16 @@ class Constants:
 @dataclass(frozen=True)
 class Chip:
     name: str
-    flops: tuple[tuple[str, float], ...]  # (precision, FLOP/s dense) of those that it has
+    flops: tuple[tuple[str, float], ...]  # (precision, dense FLOP/s) for those supported
     memory: float | None  # bytes
     bandwidth: float | None  # bytes/s
     watts: float | None
     link: float | None  # bytes/s one way, all of the chip's links within a node together
     network: float | None  # bytes/s one way, its share of the node's network
     per_node: int
-    fp8_share: float  # of its peak that FP8 reaches in the best matmuls, over 16 bits' share
+    fp8_share: float  # best FP8 matmuls' share of peak, relative to 16 bits' share
     constants: Constants
-    calibrated: bool  # its constants were fitted; otherwise they are those of its nearest kin
+    calibrated: bool  # its constants were fitted; otherwise the nearest relative's are used
 
     def peak(self, precision: str) -> float:
         """FLOP/s of dense matmuls; an InputError for a precision that the chip lacks."""
@@ -61,7 +61,7 @@ class Chip:
 
 
 def read_table(file: str | os.PathLike) -> list[dict[str, str]]:
-    """The rows of a CSV with a header; an InputError where there is no such file or no header."""
+    """The rows of a CSV with a header; InputError if the file or the header is missing."""
     try:
         with Path(file).open(newline="", encoding="utf-8") as lines:
             return list(csv.DictReader(lines))
@@ -72,7 +72,7 @@ def read_table(file: str | os.PathLike) -> list[dict[str, str]]:
 
 
 def number(row: dict[str, str], field: str, scale: float = 1.0) -> float | None:
-    """A cell as a float times `scale`; None where it is empty."""
+    """A cell as a float times `scale`; None if empty."""
     text = (row.get(field) or "").strip()
     if not text:
         return None
@@ -114,17 +114,17 @@ def _chip(row: dict[str, str], fitted: dict[str, dict[str, str]]) -> Chip:
 
 
 def _fp8_share(row: dict[str, str]) -> float:
-    """The FP8 share of the best measured matmuls; without any, the median of the other chips."""
+    """The FP8 share of the best measured matmuls, or the median over other chips."""
     best = [number(row, f"matmul_{kind}_tflops") for kind in ("fp8", "bf16")]
     peak = [number(row, f"{kind}_tflops") for kind in ("fp8", "bf16")]
     return best[0] / peak[0] / (best[1] / peak[1]) if all(best + peak) else 0.95
 
 
 def _constants(row: dict[str, str], fitted: dict[str, dict[str, str]]) -> Constants:
-    """Its own if runs on it were fitted; else the default row's, scaled by its measured matmul.
+    """The chip's own if runs on it were fitted; else the default row's, scaled by its best matmul.
 
-    The best matmul that was measured on a chip (mamf-finder) over its peak says how far kernels
-    and clocks go; training holds a share of that, which the default row has from calibrated chips.
+    The best measured matmul (mamf-finder) over the chip's peak bounds what kernels and clocks
+    reach; training gets a share of that, which the default row takes from calibrated chips.
     """
     chosen = fitted.get(row["chip"], fitted["default"])
     values = {field.name: number(chosen, field.name) for field in fields(Constants)}

@@ -1,12 +1,12 @@
-"""A training run on paper: the model's shape, the chips, how the work is cut up.
+"""A planned training run: the model's shape, the chips, how the work is split.
 
 The names are those of `plan predict`'s columns. t·c·p·d = chips: tensor, context, pipeline and data
-parallel; experts are spread over `ep` of the data-parallel ranks. Every check says which field
-cannot be, and what would do.
+parallel; experts are spread over `ep` of the data-parallel ranks. Every check names the invalid
+field and the valid values.
 
 Stage c·p + r of a pipeline is chunk c of rank r. The embedding is in the first stage, the head in
-the last. Where the layers do not divide evenly the ends get fewer, since they have embedding and
-head as well: Llama 3's 126 layers over 128 stages leave one out at either end.
+the last. If the layers do not divide evenly the end stages get fewer, as they also hold embedding
+and head: Llama 3's 126 layers over 128 stages leave one out at either end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from minitrain.errors import InputError
 from minitrain.parallel.pipeline.schedules import SCHEDULES, split_layers
 from minitrain.planning.hardware import Chip, find_chip
 
-PLANNED = [name for name in SCHEDULES if name != "dualpipe"]  # which holds each stage twice
-MOST_STAGES = 1024  # of a pipeline; the longest that is published here has 128
+PLANNED = [name for name in SCHEDULES if name != "dualpipe"]  # dualpipe holds each stage twice
+MOST_STAGES = 1024  # the longest published pipeline here has 128
 
 
 @dataclass(frozen=True)
 class Model:
     """A decoder; `experts` 0 is dense. A gated MLP (Llama) has three matrices, else GPT's two.
 
-    `head_size` is hidden / heads unless it is given; `tied`, the head being the embedding's matrix,
-    is what a GPT is and a gated model is not, unless it is given.
+    `head_size` defaults to hidden / heads; `tied` (the head is the embedding's matrix) defaults to
+    True for a GPT and False for a gated model.
     """
 
     layers: int
@@ -41,8 +41,8 @@ class Model:
     experts: int = 0
     experts_per_token: int = 0
     moe_ffn: int = 0
-    shared_experts: int = 0  # every token passes them
-    dense_layers: int = 0  # of a mixture: the first few, whose MLP is one of `ffn`
+    shared_experts: int = 0  # used by every token
+    dense_layers: int = 0  # leading layers of a mixture with a dense MLP of width `ffn`
     head_size: int = 0
     tied: bool | None = None
     qkv_bias: bool = False  # Qwen2
@@ -63,7 +63,7 @@ class Model:
     def moe_layers(self) -> int:
         return self.layers - self.dense_layers if self.experts else 0
 
-    # ---- the same by the names of a `measure.parameters.Shape` ----
+    # ---- the same under the names of `measure.parameters.Shape` ----
 
     hidden_size = property(lambda self: self.hidden)
     ffn_size = property(lambda self: self.ffn)
@@ -74,11 +74,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of a training step: how it is cut over chips and time, and which software runs it.
+    """A plan of a training step: how it is split over chips and time, and which software runs it.
 
-    `fused`: Megatron's kernels, FlashAttention, sends beside the computation. `eager`: the same in
-    plain PyTorch, each element-wise operation a kernel of its own. `2022`: Megatron of 2021-22,
-    fused but for attention, whose scores lie in memory; with dropout; a stage waits for its sends.
+    `fused`: Megatron's kernels, FlashAttention, sends overlapped with computation. `eager`: plain
+    PyTorch, one kernel per element-wise operation. `2022`: Megatron of 2021-22, fused except for
+    attention, whose scores are stored; with dropout; a stage waits for its sends.
     """
 
     tp: int = 1
@@ -89,7 +89,7 @@ class Plan:
     dp: int = 1
     ep: int = 1
     zero: int = 0
-    recompute: str = "none"  # selective: attention's scores; full: each layer from its input
+    recompute: str = "none"  # selective: attention's scores; full: whole layers
     precision: str = "bf16"
     micro_batch: int = 1
     schedule: str = "1f1b"
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
+        """Tokens per step."""
         return self.global_batch * self.seq
 
     @cached_property
@@ -129,12 +129,12 @@ class Run:
 
     @property
     def keys(self) -> int:
-        """Tokens whose keys a token reads at most."""
+        """Most keys that a token attends to."""
         return min(self.seq, self.model.window or self.seq)
 
     @property
     def local_tokens(self) -> int:
-        """Tokens of a microbatch on one rank; context parallelism cuts the sequence."""
+        """Tokens of a microbatch on one rank; context parallelism splits the sequence."""
         return self.plan.micro_batch * self.seq // self.plan.cp
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ def check_mesh(run: Run) -> None:
         raise InputError(f"tp is {plan.tp}, which does not divide heads {model.heads}")
     if run.seq % plan.cp:
         raise InputError(f"cp is {plan.cp}, which does not divide seq {run.seq}")
-    if plan.pp * plan.vpp > model.layers + 2:  # embedding and head may have a stage of their own
+    if plan.pp * plan.vpp > model.layers + 2:  # embedding and head may have a stage each
         raise InputError(
             f"pp {plan.pp} x vpp {plan.vpp} cuts {model.layers} layers into more parts than there "
             f"are: pp·vpp may be {model.layers} at most"
@@ -224,7 +224,7 @@ def check_batch(run: Run) -> None:
 
 @dataclass(frozen=True)
 class StageLayers:
-    """`dense` and `mixture` layers, and whether the embedding or the head is here."""
+    """`dense` and `mixture` layers, and whether the stage has the embedding or the head."""
 
     dense: int
     mixture: int
@@ -237,13 +237,13 @@ class StageLayers:
 
 
 def stages_of(run: Run) -> tuple[StageLayers, ...]:
-    """All v·p stages in the order in which a token passes them."""
+    """All v·p stages in forward order."""
     return split_stages(run.model.layers, run.model.moe_layers, run.plan.pp * run.plan.vpp)
 
 
 @lru_cache(maxsize=4096)
 def split_stages(layers: int, mixture: int, stages: int) -> tuple[StageLayers, ...]:
-    """The dense layers of a mixture come first."""
+    """Splits layers over stages; a mixture's dense layers come first."""
     counts = split_layers(layers, stages)
     dense_left = layers - mixture
     found = []

@@ -1,9 +1,9 @@
-"""Every legal plan of a model on a cluster: those that fit, ranked, and why the others lose.
+"""Every legal plan of a model on a cluster: those that fit, ranked, and why each loses to the best.
 
 Axes: tp within a node and dividing heads; pp up to the layers; cp for long sequences; dp the rest;
 ep dividing experts and data ranks; ZeRO 0 to 3; recomputation; microbatch; one or several chunks.
-A plan is dropped if its memory is over `USABLE` of the chip's (allocator, NCCL, CUDA's own). What
-is left is timed with the bubble in closed form, (p-1)/v·(F+B); the best are simulated on the clock.
+A plan is dropped if it needs over `USABLE` of the chip's memory (allocator, NCCL, CUDA's own). The
+rest are timed with the bubble in closed form, (p-1)/v·(F+B); the best are simulated on the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minitrain.planning.step.network import fabric_of
 from minitrain.planning.step.step import Step, estimate
 
 USABLE = 0.92  # of the memory: the CUDA context, NCCL's buffers and fragmentation take the rest
-SIMULATED = 24  # of the best by the closed form
+SIMULATED = 24  # plans simulated: the best by the closed form
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def search(
     model: Model, chip: Chip | str, gpus: int, seq: int, global_batch: int,
     precision: str = "bf16", per_node: int | None = None, best: int = 5,
 ) -> Found:  # fmt: skip
-    """The `best` fastest plans; an InputError says what is short where none fits."""
+    """The `best` fastest plans; if none fits, an InputError names what is short."""
     chip = find_chip(chip) if isinstance(chip, str) else chip
     if not chip.memory or not chip.bandwidth:
         raise InputError(f"{chip.name} has no memory size or bandwidth in data/hardware.csv")
@@ -112,7 +112,7 @@ def nothing_fits(runs: list[Run], chip: Chip, gpus: int) -> str:
 
 
 def distinct(steps: list[Step]) -> list[Step]:
-    """Plans that take the same to within 0.1% and differ in ZeRO's stage alone are one."""
+    """Merges plans that differ only in ZeRO's stage and take the same time within 0.1%."""
     kept: list[Step] = []
     for step in steps:
         same = [
@@ -127,7 +127,7 @@ def distinct(steps: list[Step]) -> list[Step]:
 
 
 def why(step: Step, best: Step) -> str:
-    """Names the parts of a step on which the plan spends more time than the best one."""
+    """Names the parts of a step that take longer in this plan than in the best one."""
     if step is best:
         return "the fastest"
     names = set(step.parts) | set(best.parts)
@@ -154,7 +154,7 @@ PHRASES = {
 
 
 def plan_in_words(plan: Plan) -> str:
-    """tp 8 · pp 4 x 2 · dp 16 · ZeRO 1 · microbatch 2 · full recompute."""
+    """For example, tp 8 · pp 4 x 2 · dp 16 · ZeRO 1 · microbatch 2 · full recompute."""
     words = [f"tp {plan.tp}"] if plan.tp > 1 else []
     words += [f"cp {plan.cp}"] if plan.cp > 1 else []
     words += [f"pp {plan.pp}" + (f" x {plan.vpp}" if plan.vpp > 1 else "")] if plan.pp > 1 else []

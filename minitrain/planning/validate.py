@@ -1,10 +1,10 @@
-"""The planner against what was published: every row of `data/published_runs.csv`, table by table.
+"""Checks the planner against published results: every row of `data/published_runs.csv`, by table.
 
-A row names a metric; `PREDICTED` says how it is computed here. `use` tells what a small error is
-worth: *fitted* rows took part in choosing a chip's constants, *not fitted* ones did not, *circular*
-ones are products of numbers that the publication itself multiplied, so they check units alone.
+A row names a metric; `PREDICTED` maps it to its computation. `use` says what a small error is
+worth: *fitted* rows were used to fit a chip's constants, *not fitted* ones were not, and *circular*
+ones are products of numbers that the publication itself multiplied, so they only check units.
 
-    error = predicted / published - 1         a table's: the mean and the worst of |error|
+    error = predicted / published - 1         per table: the mean and the maximum of |error|
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitrain.planning.step.network import fabric_of, fit_wire
 from minitrain.planning.step.step import estimate, hardware_flops, model_flops
 from minitrain.planning.step.streams import backward_tasks, forward_tasks, repeated
 
-GRID_KG_PER_KWH = 0.42  # one constant that gives every published CO2 row of the Llama model cards
+GRID_KG_PER_KWH = 0.42  # one constant that fits every published CO2 row of the Llama model cards
 SWEEPS = ("a100_8gpu_nvlink3", "h200_8gpu_nvls")
 
 Row = dict[str, str]
@@ -43,7 +43,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Table:
-    """`rank_correlation`: Spearman's, of the model FLOP/s per chip where rows are runs."""
+    """`rank_correlation`: Spearman's, of the model FLOP/s per chip if rows are runs."""
 
     table: str
     mean_error: float
@@ -54,7 +54,7 @@ class Table:
 
 
 def validate() -> Iterator[Table]:
-    """One table after the other, as it is done."""
+    """Yields the tables as they are finished."""
     rows = read_table(data_dir() / "published_runs.csv")
     for name, group in groupby(rows, key=lambda row: row["table"]):
         yield checked_table(name, list(group))
@@ -97,8 +97,8 @@ def teraflop_per_chip(flops: int, run: Run) -> float:
     return flops / run.gpus / 1e12
 
 
-# A rate is the step's work over its seconds, and its seconds are the work over the rate: one
-# function reads a published rate as seconds, and predicted seconds as a rate.
+# A rate is work over seconds, and seconds are work over the rate: one function converts
+# published rates to seconds, and predicted seconds to rates.
 RATES: dict[str, Callable[[float, Run], float]] = {
     "step_seconds": lambda value, run: value,
     "tokens_per_second": lambda value, run: run.tokens / value,
@@ -108,7 +108,7 @@ RATES: dict[str, Callable[[float, Run], float]] = {
 
 
 def of_step(row: Row, table: list[Row]) -> float:
-    """A metric that follows from the seconds of the row's run."""
+    """A metric derived from the step time of the row's run."""
     run = run_from_row(row)
     return RATES[row["metric"]](estimate(run).seconds, run)
 
@@ -157,7 +157,7 @@ def frontier_tokens(exponent: float) -> Callable[[Row, list[Row]], float]:
 
 
 def law_tokens(row: Row, table: list[Row]) -> float:
-    """The tokens for which a model of this size is the best, by the law of the loss."""
+    """The tokens for which this model size is optimal under the scaling law."""
     law, n = CHINCHILLA_REFITTED, number(row, "parameters")
     # on the frontier α A / N^α = β B / D^β
     return (law.beta * law.B * n**law.alpha / (law.alpha * law.A)) ** (1 / law.beta)
@@ -182,7 +182,7 @@ PREDICTED: dict[str, Callable[[Row, list[Row]], float]] = {
 
 
 def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
-    """Correlation of published and predicted FLOP/s per chip: speed itself follows size alone."""
+    """Correlation of published and predicted FLOP/s per chip: raw speed mostly follows size."""
     runs = [run_from_row(row) for row in rows]
     work = [model_flops(run) / run.tokens / run.gpus for run in runs]
     published = [w * result.published for w, result in zip(work, results)]
@@ -190,7 +190,7 @@ def utilisation_correlation(rows: list[Row], results: list[Checked]) -> float:
 
 
 def spearman(x: list[float], y: list[float]) -> float:
-    """The correlation of ranks; equal values share the mean of theirs."""
+    """Rank correlation; tied values share their mean rank."""
     import pandas as pd
 
     return float(pd.Series(x).rank().corr(pd.Series(y).rank()))
@@ -204,7 +204,7 @@ class PublishedStep:
 
 
 def published_steps(table: str | None = None) -> list[PublishedStep]:
-    """The rows of `data/published_runs.csv` that say how long a step took, of one table or all."""
+    """The rows of `data/published_runs.csv` with a step time, from one table or all."""
     found = []
     for row in read_table(data_dir() / "published_runs.csv"):
         if row["metric"] in RATES and table in (None, row["table"]):

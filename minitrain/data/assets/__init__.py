@@ -1,3 +1,1 @@
-"""Texts and models that are downloaded: the catalogue, the download, the files checked byte for
-byte.
-"""
+"""Texts and models that are downloaded: the catalogue, the download, and a check of every byte."""

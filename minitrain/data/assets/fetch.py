@@ -1,15 +1,15 @@
 """Named texts and models that do not ship with the course, fetched once into the cache.
 
-Each has its licence, source, size and SHA-256 in `catalogue.csv`: hashes of what npm and pip carry
-were taken from the files themselves, those of the hub's files come from public records of the
-pinned revision. npm and pip carry what they can, so that a machine that reaches only package
-registries has real text and real models too. Nothing in the course needs them: without them it runs
-on the default corpus.
+Each has its licence, source, size and SHA-256 in `catalogue.csv`: hashes of npm and pip assets were
+computed from the files themselves, those of hub assets come from public records of the pinned
+revision. npm and pip carry what they can, so that a machine that reaches only package registries
+still gets real text and real models. They are optional: without them the course runs on the default
+corpus.
 
     fetch("stories15M")  ->  <cache>/assets/stories15M/{model.bin, tokenizer.bin}
 
-A download goes to a temporary name beside its place, is checked byte for byte, and only then moved
-there in one step: a kill leaves nothing half made, and two processes wait for each other.
+A download goes to a temporary name beside its target, is checked byte for byte, and is then moved
+into place in one step: a kill leaves nothing half-written, and two processes wait for each other.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Part:
     """A file to keep; a `*` in `path` and `member` keeps many, hashed one after the other."""
 
     path: str
-    member: str  # where it lies in the package
+    member: str  # its path within the package
     size_bytes: int
-    sha256: str  # as `cat PATH | sha256sum` gives it
+    sha256: str  # as printed by `cat PATH | sha256sum`
     start: int = 0
-    stop: int | None = None  # the slice of the member, where it holds several files
+    stop: int | None = None  # slice of the member, if it holds several files
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Asset:
 
 
 def _read_catalogue(file: Path) -> dict[str, Asset]:
-    """The assets of a table that has a row for each part."""
+    """The assets of a table with one row per part."""
     with file.open(newline="", encoding="utf-8") as lines:
         by_asset = groupby(csv.DictReader(lines), key=itemgetter("name"))
         return {name: _asset_of(list(rows)) for name, rows in by_asset}
@@ -80,7 +80,7 @@ ASSETS = _read_catalogue(Path(__file__).with_name("catalogue.csv"))
 
 
 def fetch(name: str, progress: bool = True) -> Path:
-    """The folder of an asset, downloaded where it is not there yet or not what it should be."""
+    """The folder of an asset, downloaded if it is missing or damaged."""
     return fetch_asset(_asset(name), cache_dir() / "assets", progress)
 
 
@@ -91,7 +91,7 @@ def is_cached(name: str) -> bool:
 
 
 def fetch_asset(asset: Asset, cache: Path, progress: bool = True) -> Path:
-    """Download, check and move into place `cache/<name>`; whoever comes second waits."""
+    """Downloads, checks and moves into place `cache/<name>`; a second caller waits."""
     target = cache / asset.name
     if target.is_dir() and not problem(asset, target):
         return target
@@ -103,7 +103,7 @@ def fetch_asset(asset: Asset, cache: Path, progress: bool = True) -> Path:
                 return target  # another process fetched it while this one waited
             shutil.rmtree(target)
             _say(f"{target} was broken ({fault}): removed, and fetched again", progress)
-        for stale in cache.glob(f".{asset.name}.partial-*"):  # of a process that was killed
+        for stale in cache.glob(f".{asset.name}.partial-*"):  # left by a killed process
             shutil.rmtree(stale, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{asset.name}.partial-", dir=cache) as staging:
             size = bytes_text(asset.package.download_bytes)
@@ -129,7 +129,7 @@ def problem(asset: Asset, folder: Path) -> str:
 
 
 def _assemble(asset: Asset, staging: Path) -> Path:
-    """Downloads the package and writes the parts from it; refuses a part with a wrong byte."""
+    """Downloads the package and writes the parts from it; rejects a part with a wrong byte."""
     ready = staging / "ready"
     source = download(asset.package, [part.member for part in asset.parts], staging)
     for part in asset.parts:

@@ -1,9 +1,9 @@
-"""Raw text to what is worth training on, each step from scratch.
+"""From raw text to training text, each step from scratch.
 
-    documents       rows from files, folders, `datasets`      private   addresses, numbers, keys
-    filters/        published rules, language, a classifier; steps: a row in, a row out
-    deduplication/  equal, near, shared passages              contamination   a test set's words
-    settings, prepare, report   all of it, resumed after a kill, as `minitrain data prepare` does
+    documents       rows from files, folders, `datasets`      private   masks PII and secrets
+    filters/        published rules, language, a classifier; each step maps a row to a row
+    deduplication/  exact, near, repeated passages            contamination   test-set overlap
+    settings, prepare, report   the whole pipeline, resumable, as `minitrain data prepare` runs it
 
-Afterwards: data/stream.
+Next: data/stream.
 """

@@ -1,11 +1,11 @@
-"""A test set that has slipped into the training text: shared runs of 13 words.
+"""Contamination: test-set text that has slipped into the training text, as shared 13-grams.
 
-A document that has any run of n words with a test text is contaminated: 13 words in a row are no
-coincidence, and fewer often are. Case and punctuation do not count. A test text of fewer words
-than n is looked for as a whole, down to `least` words; what is shorter still stands in `too_short`,
-since nothing can be said of it.
+A document that shares any run of n words with a test text is contaminated: 13 words in a row are no
+coincidence, while fewer often are. Case and punctuation are ignored. A test text of fewer than n
+words is searched for as a whole, down to `least` words; shorter ones are only listed in
+`too_short`, since a match would prove nothing.
 Source: Brown et al. 2020 (GPT-3, 2005.14165), appendix C: 13 words, 8 at the least.
-Cost: 8 bytes a run of the test set; O(words) of what is looked through.
+Cost: 8 bytes per run of the test set; O(words) of the text searched.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SOURCE = "13-gram overlap, Brown et al. 2020 (2005.14165), appendix C"
 
 
 class TestSet:
-    """Runs of words that training text must not have."""
+    """The runs of words that must not occur in training text."""
 
-    __test__ = False  # pytest would take it for tests
+    __test__ = False  # pytest would collect it
 
     def __init__(self, texts: Sequence[str], width: int = 13, least: int = 8) -> None:
         check_list("texts", texts)
@@ -44,7 +44,7 @@ class TestSet:
         self.runs = {w: np.unique(shingle_hashes(own, w)[0]) for w, own in by_width.items()}
 
     def overlaps(self, documents: Sequence[str]) -> np.ndarray:
-        """(N,) int64: how many runs of each document are runs of the test set."""
+        """(N,) int64: how many runs each document shares with the test set."""
         total = np.zeros(len(documents), np.int64)
         for width, runs in self.runs.items():
             hashes, bounds = shingle_hashes(documents, width)
@@ -54,7 +54,7 @@ class TestSet:
         return total
 
     def rule(self) -> Rule:
-        """Drops a document with any run of the test set."""
+        """A rule that drops documents sharing any run with the test set."""
         return Rule(partial(shares_a_run_with_the_test_set, test_set=self), SOURCE)
 
 

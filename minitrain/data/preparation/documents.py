@@ -3,8 +3,8 @@
     read_rows(["crawl.jsonl.zst", "books/", "news.parquet", "sotu", "hub:HuggingFaceFW/fineweb"])
 
 JSON, JSON lines, CSV and Parquet have a text field; .txt and .md are read as `data.text` reads
-them. Rows come one at a time, in order of name, the same every time: what was interrupted can be
-read again to where it stood. `id` says where a row is from; whatever else it held is dropped. A row
+them. Rows come one at a time, sorted by name, in the same order every time, so an interrupted run
+can read up to where it stopped. `id` says where a row is from; other fields are dropped. A row
 whose text is null has the text "" and is `dropped` as "no_text".
 """
 
@@ -30,7 +30,7 @@ PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 def read_rows(sources: Sequence[Source], field: str = "text") -> Iterator[Row]:
-    """All rows of all sources; a missing text, or a value that is no text, is an InputError."""
+    """All rows of all sources; InputError for a missing text or a value that is not a string."""
     check_sources(sources)
     paths = [Path(source) for source in sources if not _is_named(source)]
     found = {
@@ -38,7 +38,7 @@ def read_rows(sources: Sequence[Source], field: str = "text") -> Iterator[Row]:
         for path in paths
         for file in _files(path)
     }
-    counts = Counter(found.values())  # two files of one name are called by their whole paths
+    counts = Counter(found.values())  # files that share a name are identified by full path
     names = {file: name if counts[name] == 1 else str(file) for file, name in found.items()}
     for source in sources:
         yield from _rows_of(source, field, names)
@@ -58,7 +58,7 @@ def dataset_rows(
 
 
 def check_sources(sources: Sequence[Source]) -> None:
-    """InputError for the first that cannot be read, before any work is done."""
+    """Raises InputError for the first source that cannot be read, before any work is done."""
     check_list("sources", sources)
     if not sources:
         raise InputError("there is no source: give files, folders, or a name such as sotu")
@@ -69,7 +69,7 @@ def check_sources(sources: Sequence[Source]) -> None:
 
 
 def source_bytes(sources: Sequence[Source]) -> int | None:
-    """The size of all files, a little more than that of their texts; None where it is not known."""
+    """The size of all files, slightly more than their texts; None if unknown."""
     if any(_is_named(source) for source in sources):
         return None
     files = [file for source in sources for file in _files(Path(source))]
@@ -89,7 +89,7 @@ def _rows_of(source: Source, field: str, names: dict[Path, str]) -> Iterator[Row
 
 
 def _is_named(source: Source) -> bool:
-    """A file of the same name goes first."""
+    """True for a named text; a file of that name takes precedence."""
     return str(source).startswith(HUB) or (str(source) in NAMED and not Path(source).exists())
 
 
@@ -128,12 +128,12 @@ def _opened(file: Path) -> Any:
 
 
 def _json(file: Path, field: str, name: str) -> Iterator[Row]:
-    """A list of objects, or one; many files of this name are JSON lines."""
+    """Reads a list of objects, or one; many .json files hold JSON lines instead."""
     try:
         with _opened(file) as data:
             whole = json.loads(data.read().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
-        yield from _json_lines(file, field, name)  # which also says what is wrong
+        yield from _json_lines(file, field, name)  # also reports what is wrong
         return
     for number, row in enumerate(whole if isinstance(whole, list) else [whole], start=1):
         yield _row(row, field, f"{name}:{number}")
@@ -159,7 +159,7 @@ def _json_lines(file: Path, field: str, name: str) -> Iterator[Row]:
 def _parsed(line: str, file: Path, number: int) -> Any:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:  # no JSON, 5,000 digits, 100,000 brackets
+    except (ValueError, RecursionError) as error:  # not JSON, 5,000 digits, 100,000 brackets
         why = getattr(error, "msg", error)
         raise InputError(
             f"line {number:,} of {file} is no JSON ({why}): give one object a line"
@@ -236,14 +236,14 @@ def _from_hub(name: str) -> Iterable[Mapping[str, Any]]:
     name, _, split = name.partition("@")
     try:
         return load_dataset(name, split=split or "train", streaming=True)
-    except Exception as error:  # each builder has errors of its own
+    except Exception as error:  # each builder raises errors of its own
         raise InputError(
             f"datasets cannot stream {name} ({' '.join(str(error).split())[:200]}): look at its "
             "name and the network, or give a local file"
         ) from error
 
 
-CSV_BLOCK = 2**26  # bytes, and so of the longest row
+CSV_BLOCK = 2**26  # bytes; also limits the longest row
 READERS: dict[str, Callable[[Path, str, str], Iterator[Row]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,

@@ -1,4 +1,4 @@
-"""Prepares training data: sources filtered, masked, deduplicated and tokenized into files, with a
+"""Prepares training data: filters, masks, deduplicates and tokenizes sources into files, with a
 report.
 
     sources ─ clean ─► OUT/work/block-….jsonl   every row: its text, or why it was dropped; hashes
@@ -6,9 +6,9 @@ report.
             ─ write_shards ─► OUT/tokens-…, stops-…, documents-…, tokenizer.json
             ─ report ─► OUT/report.json, report.md, funnel.png, index.json; OUT/work is removed
 
-A block or shard that has been saved is not made again: killed at any moment and started anew with
-the same settings, it goes on, and the output is the same, byte for byte. The sources are read
-again up to where they stood: reading is cheap beside the rules. Memory: a block, then some
+A saved block or shard is not made again: a run killed at any moment and restarted with the same
+settings continues, and the output is the same, byte for byte. The sources are read again up to
+where the run stopped: reading is cheap beside the rules. Memory: a block, then about
 120 + 8 b bytes a document for b bands, then a shard; with `passages`, the whole text.
 """
 
@@ -62,16 +62,16 @@ from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
 from minitrain.paths import write_atomically, write_bytes_atomically
 
-TOKENIZER_BYTES = 10_000_000  # of text, to train it on
-Progress = Callable[[int], Any]  # takes the bytes of text that were done
+TOKENIZER_BYTES = 10_000_000  # of text to train it on
+Progress = Callable[[int], Any]  # called with the bytes of text just processed
 
 
 def prepare(settings: Settings, out: str | os.PathLike, progress: bool = True) -> Report:
-    """Does what is not done yet. InputError where `out` was begun with other settings."""
+    """Does the remaining work. InputError if `out` was begun with other settings."""
     out = Path(out)
     work = out / "work"
     if (out / INDEX).exists():
-        shutil.rmtree(work, ignore_errors=True)  # where a kill came at the very end
+        shutil.rmtree(work, ignore_errors=True)  # left by a kill at the very end
         raise InputError(f"{out} is prepared already: give --out another folder")
     if out.exists() and not work.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is not empty and was not begun by prepare: give another folder")
@@ -79,7 +79,7 @@ def prepare(settings: Settings, out: str | os.PathLike, progress: bool = True) -
     try:
         with FileLock(work / "lock", timeout=0.2):
             check_same_settings(settings, out, work)
-            for unfinished in (*out.glob(".*.new"), *work.glob(".*.new")):  # of a killed process
+            for unfinished in (*out.glob(".*.new"), *work.glob(".*.new")):  # left by a kill
                 unfinished.unlink()
             report = _stages(settings, out, work, progress)
     except Timeout as error:
@@ -93,7 +93,7 @@ def _stages(settings: Settings, out: Path, work: Path, progress: bool) -> Report
         blocks = clean(settings, work, bar.update)
     reasons = find_duplicates(blocks, settings)
     if all(reasons):
-        shutil.rmtree(work)  # so that other settings may begin
+        shutil.rmtree(work)  # so that a run with other settings can start
         raise InputError(f"no document is left: {_why(reasons)}")
     cut = cut_passages(blocks, reasons, settings.passages) if settings.passages else None
 
@@ -115,7 +115,7 @@ def _stages(settings: Settings, out: Path, work: Path, progress: bool) -> Report
 
 
 def clean(settings: Settings, work: Path, progress: Progress) -> list[Path]:
-    """Writes the blocks that are not there yet."""
+    """Writes the missing blocks."""
     rows, steps, blocks = read_rows(settings.sources, settings.field), settings.steps(), []
     while True:
         block = work / f"block-{len(blocks):05d}.jsonl"
@@ -157,7 +157,7 @@ def _cleaned(raw: list[Row], steps: list[Step], settings: Settings) -> list[Row]
 
 
 def _as_lines(rows: Iterable[Row]) -> bytes:
-    """JSON lines, in ASCII: a text may hold lone surrogates."""
+    """JSON lines, in ASCII: a text may contain lone surrogates."""
     return "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
 
 
@@ -171,7 +171,7 @@ def _records(blocks: Iterable[Path]) -> Iterator[Row]:
 
 
 def find_duplicates(blocks: list[Path], settings: Settings) -> list[str]:
-    """For every row that was read the reason why it is dropped, empty where it stays."""
+    """For every row read, the reason for dropping it; empty if it stays."""
     reasons, digests, keys = [], [], array("Q")
     for row in _records(blocks):
         reasons.append(row["dropped"])
@@ -191,7 +191,7 @@ def find_duplicates(blocks: list[Path], settings: Settings) -> list[str]:
 
 
 def cut_passages(blocks: list[Path], reasons: list[str], length: int) -> list[str]:
-    """The texts that stay without what came before; the `reasons` of those left empty are set."""
+    """The remaining texts without repeated passages; sets the `reasons` of those left empty."""
     places = [place for place, reason in enumerate(reasons) if not reason]
     texts = [row["text"] for row in _final(blocks, reasons, None) if is_kept(row)]
     cut = dict(zip(places, cut_repeats(texts, length)))
@@ -202,7 +202,7 @@ def cut_passages(blocks: list[Path], reasons: list[str], length: int) -> list[st
 
 
 def _final(blocks: list[Path], reasons: list[str], cut: list[str] | None) -> Iterator[Row]:
-    """All rows that were read, with their reasons and, of those that stay, their last text."""
+    """All rows read, with their reasons and, for those that stay, their final text."""
     texts = iter(cut or ())
     for row, reason in zip(_records(blocks), reasons):
         if not reason and cut is not None:
@@ -227,7 +227,7 @@ def _why(reasons: list[str]) -> str:
 
 
 def _tokenizer(settings: Settings, out: Path, rows: Iterator[Row]) -> Tokenizer:
-    """The one that was given, or one trained on the first documents that stay; kept beside them."""
+    """The given tokenizer, or one trained on the first remaining documents; saved in `out`."""
     file = out / "tokenizer.json"
     if not file.exists():
         if settings.tokenizer is not None:
@@ -242,12 +242,12 @@ def _tokenizer(settings: Settings, out: Path, rows: Iterator[Row]) -> Tokenizer:
 def write_shards(
     rows: Iterator[Row], tokenizer: Tokenizer, most: int, out: Path, progress: Progress
 ) -> list[Shard]:
-    """Writes those that are not there; work/shard-….json records that one is."""
+    """Writes the missing shards; work/shard-….json marks a finished one."""
     shards: list[Shard] = []
     while (done := out / "work" / f"shard-{len(shards):05d}.json").exists():
         shards.append(Shard(**json.loads(done.read_text(encoding="utf-8"))))
         progress(sum(row["left"] for row in islice(rows, shards[-1].documents)))
-    pending: deque[Row] = deque()  # read, and not in a shard yet
+    pending: deque[Row] = deque()  # read, not yet in a shard
     for group in shard_groups(_encoded(rows, tokenizer, pending), most):
         name, own = f"{len(shards):05d}", [pending.popleft() for _ in group]
         documents = ({"id": row["id"], "text": row["text"]} for row in own)

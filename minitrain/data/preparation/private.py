@@ -2,10 +2,10 @@
 
     mask("mail ann@example.org or +49 30 1234567")  ->  "mail <EMAIL> or <PHONE>"
 
-Each kind is a pattern, and where one exists a check: Luhn's sum for cards (ISO/IEC 7812), mod 97
-for accounts (ISO 13616), the standard library for IP addresses, of which only public ones point at
-somebody. Patterns find forms and no meaning: names, streets and birthdays stay, and so does a
-number that is written without a country code or the usual dashes. What is masked: as for Dolma
+Each kind is a pattern, plus a check where one exists: Luhn's sum for cards (ISO/IEC 7812), mod 97
+for accounts (ISO 13616), the standard library for IP addresses, of which only public ones identify
+anybody. Patterns match form, not meaning: names, streets and birthdays stay, and so does a number
+written without a country code or the usual dashes. The kinds masked are those of Dolma
 (Soldaini et al. 2024, 2402.00159, e-mail, phone, IP) and StarCoder (Li et al. 2023, 2305.06161,
 keys).
 """
@@ -30,9 +30,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Kind:
-    """A pattern, and what else has to hold of what it matches.
+    """A pattern, and a check of what it matches.
 
-    `needs`: a text that holds none of these has no match, which is a faster question.
+    `needs`: a text without any of these cannot match; a cheap test to run first.
     """
 
     name: str
@@ -69,14 +69,14 @@ def _has_phone_digits(number: str) -> bool:
 
 
 def _is_random(assigned: str) -> bool:
-    """A secret has letters and digits; a word and a place holder have not."""
+    """True if it has letters and digits, unlike words and placeholders."""
     value = re.split(r"[:=]\s*[\"']?", assigned, maxsplit=1)[-1]
     return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 
 GITHUB = ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")
 
-# In this order: what an earlier kind has taken, a later one does not look at.
+# In order of precedence: later kinds skip text that an earlier kind has matched.
 KINDS = (
     Kind(
         "KEY",
@@ -136,13 +136,13 @@ KINDS = (
 
 
 def masked(row: dict[str, Any]) -> dict[str, Any]:
-    """A step: the row's text masked, and in `masked` how many there were."""
+    """A step: the row's text masked, and the count in `masked`."""
     count = 0 if row.get("dropped") else len(find_private(row["text"]))
     return {**row, "text": mask(row["text"]) if count else row["text"], "masked": count}
 
 
 def find_private(text: str) -> list[Found]:
-    """Private data in the order of the text, none overlapping another."""
+    """Non-overlapping matches of private data, in text order."""
     found: list[Found] = []
     taken = bytearray(len(text))
     for kind in KINDS:
@@ -157,7 +157,7 @@ def find_private(text: str) -> list[Found]:
 
 
 def mask(text: str) -> str:
-    """The text with <EMAIL>, <PHONE>, … in the place of what was found."""
+    """The text with <EMAIL>, <PHONE>, … in place of each match."""
     parts, done = [], 0
     for one in find_private(text):
         parts += [text[done : one.start], f"<{one.kind}>"]

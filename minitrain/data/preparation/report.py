@@ -1,7 +1,7 @@
 """The report of a preparation: the funnel as a picture and a table, the drops with samples.
 
-Documents and bytes are conserved: what was read is what was dropped, for each reason, what was
-trimmed from documents that stayed, and what is left.
+Documents and bytes are conserved: input = drops, by reason + text trimmed from documents that
+stayed + output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minitrain.data.preparation.private import mask
 from minitrain.paths import write_atomically, write_bytes_atomically
 from minitrain.words import bytes_text, printable
 
-SAMPLES, SAMPLE_CHARACTERS = 3, 240  # of each reason, and of each sample
+SAMPLES, SAMPLE_CHARACTERS = 3, 240  # samples per reason, characters per sample
 FILTERS, EXACT, NEAR, EMPTY = (
     *("filters", "exact_duplicate", "near_duplicate"),
     "nothing_but_repeats",
@@ -29,13 +29,13 @@ FILTERS, EXACT, NEAR, EMPTY = (
 
 @dataclass(frozen=True)
 class Report:
-    """`funnel` is what was left after each stage; `dropped` the drops by reason."""
+    """`funnel` counts what is left after each stage; `dropped` counts drops by reason."""
 
     settings: dict[str, Any]
     tokens: int
     vocab_size: int
     masked: int  # e-mail addresses, numbers, keys
-    trimmed: int  # bytes, of documents that stayed
+    trimmed: int  # bytes, from documents that stayed
     funnel: list[dict[str, Any]]
     dropped: dict[str, dict[str, Any]]
 
@@ -43,8 +43,8 @@ class Report:
 def make_report(rows: Iterable[Row], settings: dict[str, Any], tokens: int, vocab: int) -> Report:
     """Counts all rows that were read, in one pass.
 
-    Each has its final `text`, or a sample of it with the reason why it was `dropped`, and bytes as
-    they were `read` and as the filters `left` them.
+    Each has its final `text`, or a sample of it with the reason it was `dropped`, and its bytes as
+    `read` and as `left` by the filters.
     """
     read, masked, dropped = Counter(), 0, {}
     lost = {stage: Counter() for stage in (FILTERS, EXACT, NEAR, EMPTY)}  # documents, and bytes
@@ -67,8 +67,8 @@ def make_report(rows: Iterable[Row], settings: dict[str, Any], tokens: int, voca
 
 
 def _add(own: dict[str, Any], row: Row) -> None:
-    """One more drop. The samples with the lowest digests stay: a fair choice, and the same one
-    however the documents were cut into blocks."""
+    """Adds one drop. Keeps the samples with the lowest digests: an unbiased choice that does not
+    depend on how the documents were cut into blocks."""
     own["documents"] += 1
     own["bytes"] += row["left"]
     sample = [digest(row["id"] + row["text"]).hex(), row["id"], row["text"]]
@@ -76,12 +76,12 @@ def _add(own: dict[str, Any], row: Row) -> None:
 
 
 def sample(text: str) -> str:
-    """The beginning of a text, masked: a report is read by many."""
-    return mask(text[: 4 * SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]  # cut first, half a key stays
+    """The beginning of a text, masked, since many may read a report."""
+    return mask(text[: 4 * SAMPLE_CHARACTERS])[:SAMPLE_CHARACTERS]  # a cut key would stay
 
 
 def size_bytes(text: str) -> int:
-    """In UTF-8."""
+    """Size in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -93,7 +93,7 @@ def write_report(out: Path, report: Report) -> None:
 
 
 def as_markdown(report: Report) -> str:
-    """Tables and samples."""
+    """The report as Markdown tables and samples."""
     read = report.funnel[0]
     ordered = sorted(report.dropped.items(), key=lambda pair: (-pair[1]["documents"], pair[0]))
     lines = [
@@ -123,7 +123,7 @@ def _table(head: str, rows: Iterable[tuple[str, dict]], read: dict[str, Any]) ->
 
 
 def picture(report: Report) -> bytes:
-    """A PNG: for each stage two bars, the share of the documents and of the bytes that is left."""
+    """A PNG with two bars per stage: shares of the documents and of the bytes left."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

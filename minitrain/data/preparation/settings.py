@@ -1,4 +1,4 @@
-"""Settings of `prepare`, the steps that they imply, and whether a begun folder has the same."""
+"""Settings of `prepare`, the steps they imply, and the check when an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ HASHES = 128  # of MinHash, at most
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the output depends on; a step whose setting is None or 0 is left out."""
+    """Everything the output depends on; a step whose setting is None or 0 is skipped."""
 
     sources: tuple[str, ...]
     field: str = "text"
     language: str | None = "en"
     filters: tuple[str, ...] = ("gopher", "repetition")
-    classifier: str | None = None  # a file that `Classifier.save` wrote
-    label: str = "wanted"  # of its labels, the one to keep
-    least: float = 0.5  # probability of it
+    classifier: str | None = None  # a file written by `Classifier.save`
+    label: str = "wanted"  # the label to keep
+    least: float = 0.5  # minimum probability of it
     mask: bool = True
-    test: str | None = None  # a source of texts that must not come in
+    test: str | None = None  # a source of test texts to keep out
     near: float | None = 0.75  # Jaccard similarity
     passages: int = 0  # characters
-    tokenizer: str | None = None  # a file; else one is trained
+    tokenizer: str | None = None  # a file; None: one is trained
     vocab_size: int = 4096
     shard_tokens: int = 1 << 26
     block_bytes: int = 4_000_000  # of text between two saves
@@ -84,7 +84,7 @@ class Settings:
         return None if self.near is None else choose_bands(self.near, HASHES)
 
     def steps(self) -> list[Step]:
-        """The cheap ones first, masking last: the test set is looked for in the unmasked text."""
+        """Cheap steps first, masking last: contamination is checked on unmasked text."""
         steps: list[Step] = []
         if self.language is not None:
             steps.append(Filter((language_rule(self.language),)))
@@ -108,7 +108,7 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
     """Refuses to resume with other settings, or from files that have changed."""
     now = json.loads(json.dumps({**asdict(settings), "files": _stamps(settings)}))
     file = work / "settings.json"
-    if not any(work.glob("block-*.jsonl")):  # nothing is done: an unreadable source may be mended
+    if not any(work.glob("block-*.jsonl")):  # nothing done yet: a bad source may be fixed
         write_atomically(file, json.dumps(now, indent=2))
         return
     begun = json.loads(file.read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ def check_same_settings(settings: Settings, out: Path, work: Path) -> None:
 
 
 def _stamps(settings: Settings) -> list[list[Any]]:
-    """Names, sizes and times of the files of every source that is a file or folder."""
+    """Names, sizes and modification times of all source files."""
     given = (*settings.sources, settings.test, settings.tokenizer, settings.classifier)
     paths = [Path(source) for source in given if source]
     files = [file for path in paths for file in sorted((path, *path.rglob("*")))]

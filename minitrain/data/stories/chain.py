@@ -1,12 +1,12 @@
-"""A chain of invented words: each word is drawn by the word before it, and by nothing else.
+"""A chain of invented words: each word depends on the word before it, and on nothing else.
 
     mopa suri dalo kemi dalo …     one of 32 followers of "mopa", then one of 32 of "suri", …
 
 Shannon's first-order approximation to language (1948, §3). There is nothing to understand, only
-100 x 32 odds to learn, the frequent ones first: so a model's loss falls smoothly with its size and
-its text, along a power law, where the stories have a step (who has the loaf is learned at once, and
-late). Every word has the same odds over its own followers, so a document costs `WORDS` times the
-entropy of one table in the mean: the floor in closed form. Labs: e01, for the scaling law.
+100 x 32 probabilities to learn, the frequent ones first: so the loss falls smoothly with model size
+and data, along a power law, whereas the stories have a step (who has the loaf is learned late and
+suddenly). Every word has the same probabilities over its own followers, so a document costs `WORDS`
+times the entropy of one table on average: the floor in closed form. Labs: e01, for the scaling law.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Chain:
 
 
 def make_chain(name: str) -> Chain:
-    """The chain of that name: its words and who follows whom are drawn once, from fixed bytes."""
+    """The chain of that name: its words and their followers are drawn from fixed random bytes."""
     dice = random_bytes(0, name)
     words = _distinct(VOCABULARY, lambda: _syllable(dice) + _syllable(dice))
     followers = tuple(_distinct(FOLLOWERS, lambda: _frequent(dice)) for _ in words)
@@ -53,12 +53,12 @@ def _syllable(dice: Iterator[int]) -> str:
 
 
 def _frequent(dice: Iterator[int]) -> int:
-    """A word's number, a small one likelier: the product of two even draws, about like Zipf."""
+    """A word index, small ones likelier: the product of two uniform draws, roughly Zipfian."""
     return next(dice) * next(dice) * VOCABULARY >> 16
 
 
 def _distinct(count: int, draw: Callable[[], T]) -> tuple[T, ...]:
-    """The first `count` different draws, in their order."""
+    """The first `count` different draws, in order."""
     drawn: dict[T, None] = {}
     while len(drawn) < count:
         drawn[draw()] = None

@@ -1,6 +1,6 @@
-"""The worlds in which the tiny stories happen (worlds.json): their words, in order, and habits.
+"""The worlds in which the tiny stories happen (worlds.json): their words, ordered, and habits.
 
-The first words of a list are the likelier ones; jobs, places, objects and adjectives go round a
+The first words of a list are likelier; jobs, places, objects and adjectives are arranged on a
 circle of themes (see `odds.py`). No adjective, creature or mood begins with a vowel: "a" fits all.
 """
 
@@ -15,13 +15,13 @@ from minitrain.data.stories.odds import EVEN, Table, around, ranked, table, yes
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Split at commas, or at blanks where there is no comma."""
+    """Split at commas, or at spaces if there is no comma."""
     return tuple(word.strip() for word in (text.split(",") if "," in text else text.split()))
 
 
 EVENTS = ("move", "visit", "find", "give", "drop", "take", "sing", "feel")
 MAX_OBJECTS = 4  # in one story
-LISTS_BY_SLOPE = {  # of what is drawn by its rank in a list alone: how fast the odds fall
+LISTS_BY_SLOPE = {  # for lists drawn from by rank alone: how fast the odds fall
     1: words("names traits jobs moods creatures feelings"),
     2: words("sizes weathers times postures moves spots gives drops songs rests"),
 }
@@ -52,12 +52,12 @@ class Domain:
     creatures: tuple[str, ...]
     feelings: tuple[str, ...]
     rests: tuple[str, ...]
-    events: tuple[int, ...]  # how often each of EVENTS happens, where it can
-    endings: tuple[int, ...]  # of 256: the story ends before event 0, 1, 2, …; 256 closes it
-    loyalty: int  # of 256: the next event has the same actor
-    nights: int  # of 256: the story ends with where somebody is, else with who has something
-    carrying: int  # of 256: the second character starts with an object
-    habit: int  # how strongly jobs, places, objects and adjectives belong together
+    events: tuple[int, ...]  # frequency of each of EVENTS, when possible
+    endings: tuple[int, ...]  # of 256: chance to end before event 0, 1, 2, …; 256 closes it
+    loyalty: int  # of 256: chance that the next event has the same actor
+    nights: int  # of 256: chance to end with where somebody is, else with who has something
+    carrying: int  # of 256: chance that the second character starts with an object
+    habit: int  # how strongly jobs, places, objects and adjectives are correlated
 
     def __post_init__(self) -> None:
         assert len(self.events) == len(EVENTS), f"{self.name}: a weight for each of {EVENTS}"
@@ -87,7 +87,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Odds:
-    """The tables of a domain: of each list alone, and one for each index of the list after `of`."""
+    """A domain's tables: one per list, or one per index of the list named after `of`."""
 
     words: dict[str, Table]
     place_of_job: tuple[Table, ...]
@@ -120,7 +120,7 @@ class Odds:
 
 
 def _read_worlds(file: Path) -> tuple[Domain, ...]:
-    """A domain for each object: a string is a list of words, the rest are weights."""
+    """One domain per JSON object: strings are word lists, other values are weights."""
     return tuple(
         Domain(name, **{field: _value(value) for field, value in world.items()})
         for name, world in json.loads(file.read_text(encoding="utf-8")).items()

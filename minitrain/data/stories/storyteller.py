@@ -5,12 +5,12 @@
     Mia ran to him. She gave the loaf to him. …
     In the end, Tom had the loaf.                     and a fact that holds
 
-Each choice shows in the text (the actor spoken of last is "She" or "He", another is named), and
-what follows from the state alone (who is there to be met, who has the loaf) is written without
-any choice: so a text has one derivation, and its -log p is the sum over the choices.
+Each choice shows in the text (the last actor is "She" or "He", another is named), and consequences
+of the state (who is there to be met, who has the loaf) are written without any choice: so a text
+has exactly one derivation, and its -log p is the sum over the choices.
 
-`contradicted` makes a story's twin, which has probability 0, for pairs in BLiMP's manner (Warstadt
-et al. 2020, arXiv:1912.00582): does a model keep account of who acts? Chance is 1/2.
+`contradicted` makes a twin of a story, which has probability 0, for minimal pairs as in BLiMP
+(Warstadt et al. 2020, arXiv:1912.00582): does a model track who acts? Chance is 1/2.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ON_THE_GROUND = 2  # keepers: 0 and 1 are the characters, 2 + place is the groun
 
 
 def tell(domain: Domain, pick: Pick) -> str:
-    """One story."""
+    """Writes one story."""
     return " ".join(Story(domain, pick).sentences())
 
 
 def contradicted(story: str) -> str | None:
-    """The story with the last pronoun that begins a sentence exchanged; None where there is none.
+    """The story with its last sentence-initial pronoun exchanged; None if there is none.
 
-    Only the character who acted last may be a pronoun there, so the twin has probability 0.
+    Only the last actor may be a pronoun there, so the twin has probability 0.
     """
     sentences = story.split(". ")
     for place in reversed(range(len(sentences))):
@@ -45,20 +45,20 @@ def contradicted(story: str) -> str | None:
 
 
 class Story:
-    """The state: two characters, where each is, and who or where keeps each object."""
+    """The state: two characters, where each is, and who or what place holds each object."""
 
     def __init__(self, domain: Domain, pick: Pick) -> None:
         self.d, self.odds, self.pick = domain, domain.odds, pick
         self.people: list[int] = []
         self.jobs: list[int] = []
         self.where: list[int] = []
-        self.keeper: dict[int, int] = {}  # in the order in which the objects came in
+        self.keeper: dict[int, int] = {}  # in order of appearance
 
     def sentences(self) -> Iterator[str]:
         d, odds, pick = self.d, self.odds, self.pick
         yield f"One {self._word('weathers')} {self._word('times')}, {self._enter(carrying=True)}"
         yield self._enter(carrying=bool(pick(odds.carries, ())))
-        actor = 1  # whom the text spoke of last
+        actor = 1  # the last actor in the text
         for ends in odds.ends:
             over = pick(ends, ())
             night = over and pick(odds.night, ())
@@ -73,7 +73,7 @@ class Story:
             yield f"{subject} {self._event(actor)}."
 
     def _enter(self, carrying: bool) -> str:
-        """A character comes in: "Mia the kind baker sat in the kitchen with a warm loaf." """
+        """Introduces a character: "Mia the kind baker sat in the kitchen with a warm loaf." """
         d, odds, pick = self.d, self.odds, self.pick
         person = pick(odds.words["names"], self.people)
         trait, job = self._word("traits"), pick(odds.words["jobs"], self.jobs)
@@ -88,7 +88,7 @@ class Story:
         return f"{text} with {self._new(odds.object_of_job[job], len(self.people) - 1)}."
 
     def _new(self, odds: Table, keeper: int) -> str:
-        """An object that was not in the story comes in: "a small warm loaf"."""
+        """Introduces an object: "a small warm loaf"."""
         thing = self.pick(odds, self.keeper)
         self.keeper[thing] = keeper
         size = self._word("sizes")
@@ -96,7 +96,7 @@ class Story:
         return f"a {size} {adjective} {self.d.objects[thing]}"
 
     def _word(self, kind: str) -> str:
-        """A word of the list `kind`, which nothing before it bears on."""
+        """A word of the list `kind`, independent of everything before it."""
         return getattr(self.d, kind)[self.pick(self.odds.words[kind], ())]
 
     def _event(self, actor: int) -> str:
@@ -150,16 +150,16 @@ class Story:
         return f"felt {self._word('feelings')}"
 
     def _night(self, actor: int, subject: str) -> str:
-        """The place of one character at the end."""
+        """The closing fact: where one character is."""
         return f"That night, {subject} {self._word('rests')} {self.d.places[self.where[actor]]}."
 
     def _end(self, actor: int, subject: str) -> str:
-        """One of the objects that a character has at the end."""
+        """The closing fact: an object that a character has."""
         has = self._one_of(actor, to=actor) if self._kept(actor) else "nothing"
         return f"In the end, {subject} had {has}."
 
     def _one_of(self, keeper: int, to: int) -> str:
-        """One of the objects that `keeper` has changes hands: "the loaf"."""
+        """Moves one of the keeper's objects to `to`: "the loaf"."""
         things = self._kept(keeper)
         thing = things[self.pick(self.odds.which[len(things) - 1], ())]
         self.keeper[thing] = to

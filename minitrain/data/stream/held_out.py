@@ -1,11 +1,11 @@
-"""Documents of token files held out: training has no targets in them, rows of their own have all.
+"""Documents of token files held out: no targets in training, all targets in their own rows.
 
     stream      a a a a | b b b b | b c c c        b is held out
     training    a a a a |    ·    | - c c c        - : -100;  · : nothing is left of the row
     held out    b b b b | b
 
 Attention and positions stay inside a document, so the others are trained as if `b` were not there:
-it costs the places that it takes. Memory: 8 bytes a row. Shapes: N rows  T tokens.
+the only cost is its positions. Memory: 8 bytes a row. Shapes: N rows  T tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minitrain.errors import InputError
 
 @dataclass(frozen=True)
 class HeldOut:
-    """`training`, of `tokens` targets, and the rows (N, T) of the other targets."""
+    """`training` with `tokens` targets, and rows (N, T) with the held-out targets."""
 
     training: RowsWithout
     tokens: int
@@ -35,11 +35,11 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class RowsWithout:
-    """Some rows of token files, of which no target is a token of the `documents`."""
+    """Rows of token files, without targets in the held-out `documents`."""
 
     rows: TokenRows
     documents: Tensor  # (D,)
-    kept: np.ndarray  # (N,) int64: rows in which something is left
+    kept: np.ndarray  # (N,) int64: rows with any target left
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -52,8 +52,8 @@ class RowsWithout:
 
 
 def hold_out(rows: TokenRows, seed: int, part: float = 0.04, most_rows: int = 200) -> HeldOut:
-    """A part of the documents, drawn by `seed`, of at most so many rows; the end of the text, where
-    there are too few documents."""
+    """Holds out a share `part` of the documents, drawn by `seed`, up to `most_rows` rows; with too
+    few documents, the end of the text."""
     if not 0 < part < 1 or most_rows < 1:
         raise InputError(f"part {part}, {most_rows} rows: hold out between 0 and 1, and 1 or more")
     count = min(int(part * rows.index.documents), most_rows * rows.length)
@@ -87,7 +87,7 @@ def _without_the_end(rows: TokenRows, part: float, most_rows: int) -> HeldOut:
 
 
 def _span(rows: TokenRows, document: int) -> tuple[int, int]:
-    """The range of its tokens among all, its end included."""
+    """The document's range of tokens in the whole text, end token included."""
     shard = bisect_right(rows.documents_before, document) - 1
     number, stops = document - rows.documents_before[shard], rows.shards[shard][1]
     start = int(stops[number - 1]) if number else 0
@@ -95,7 +95,7 @@ def _span(rows: TokenRows, document: int) -> tuple[int, int]:
 
 
 def _covered(rows: TokenRows, spans: list[tuple[int, int]]) -> list[int]:
-    """The rows that lie in spans wholly; the last row may be short."""
+    """The rows that lie entirely in spans; the last row may be short."""
     merged: list[list[int]] = []
     for start, stop in spans:
         if merged and merged[-1][1] == start:

@@ -1,13 +1,13 @@
 """Several sources in one stream, with weights that may move towards the end of a run.
 
-    p_i ~ rows_i ^ (1 / T)      T = 1: as they are; 5: small ones are read more often; inf: alike
+    p_i ~ rows_i ^ (1 / T)      T = 1: by size; 5: small ones more often; inf: equal
 
-Each sample first draws its source by the weights of that moment, then takes that source's next
-row: it comes again only when its source has been read through, and each pass has another order. The
-whole order is a function of (seed, epoch), so that ranks, workers and resuming need nothing else.
-Temperature: Arivazhagan et al. 2019 (1907.05019). Annealing, good text last, at a falling learning
-rate: MiniCPM, Hu et al. 2024 (2404.06395); Llama 3, 2407.21783, 3.1.3. Past 4 passes a source
-teaches little: Muennighoff et al. 2023 (2305.16264).
+Each sample first draws its source by the current weights, then takes that source's next row: a row
+repeats only once its source is exhausted, and each pass has another order. The whole order is a
+function of (seed, epoch), so that ranks, workers and resuming need nothing else.
+Temperature: Arivazhagan et al. 2019 (1907.05019). Annealing, high-quality text last, at a falling
+learning rate: MiniCPM, Hu et al. 2024 (2404.06395); Llama 3, 2407.21783, 3.1.3. After 4 passes a
+source teaches little: Muennighoff et al. 2023 (2305.16264).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tempered(sizes: Sequence[float], temperature: float = 1.0) -> tuple[float, .
 
 
 class JoinedRows:
-    """Several sources' rows one after the other: for `Loader`, with a `Mixture` as order."""
+    """The rows of several sources concatenated: for `Loader`, with a `Mixture` as order."""
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         self.parts = list(parts)
@@ -70,10 +70,10 @@ class JoinedRows:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The order of a `JoinedRows`: `samples` of an epoch, each source drawn by its weight.
+    """The order of a `JoinedRows`: `samples` per epoch, each source drawn by its weight.
 
-    `sizes`: rows of each source; `weights` need not sum to 1. With `last_weights` they move there
-    in a straight line, from `anneal_from` (a share of the epoch) to its end.
+    `sizes`: rows of each source; `weights` need not sum to 1. They change linearly to
+    `last_weights`, from `anneal_from` (a share of the epoch) to its end.
     """
 
     sizes: tuple[int, ...]
@@ -103,7 +103,7 @@ class Mixture:
         return self.samples
 
     def weights_at(self, progress: np.ndarray) -> np.ndarray:
-        """(samples,) shares of the epoch that are over -> (samples, sources), each row's sum 1."""
+        """(samples,) elapsed shares of the epoch -> (samples, sources), rows summing to 1."""
         first, last = (
             np.array(weights, float) / sum(weights)
             for weights in (self.weights, self.last_weights or self.weights)
@@ -112,11 +112,11 @@ class Mixture:
         return (1 - moved) * first + moved * last
 
     def sources(self, seed: int, epoch: int) -> np.ndarray:
-        """(samples,) which source each sample is drawn from."""
+        """(samples,) the source of each sample."""
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
         drawn = (bits.random_raw(self.samples) >> np.uint64(11)) / 2**53  # uniform in [0, 1)
         bounds = np.cumsum(self.weights_at(np.arange(self.samples) / self.samples), axis=1)
-        # rounding may leave the last bound under 1: never past the last source that has weight
+        # rounding may leave the last bound under 1: never go past the last source with weight
         return (drawn[:, None] * bounds[:, -1:] >= bounds).sum(axis=1)
 
     def passes(self) -> tuple[float, ...]:
@@ -129,7 +129,7 @@ class Mixture:
         rows = np.empty(self.samples, np.int64)
         for source, (start, size) in enumerate(zip(accumulate((0, *self.sizes)), self.sizes)):
             own = np.flatnonzero(sources == source)
-            # From 1: seeds are padded with zeros, and (seed, epoch, 0, 0) has drawn the sources.
+            # From 1: seeds are zero-padded, and (seed, epoch, 0, 0) was used to draw the sources.
             passes = range(1, 1 + -(-len(own) // size))
             every = [permutation(size, seed, epoch, source + 1, number) for number in passes]
             if every:

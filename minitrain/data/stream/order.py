@@ -1,14 +1,14 @@
 """The order of rows: a function of (seed, epoch) alone, on every rank.
 
-Ranks and workers that draw the same order need not send one another anything, and a run that is
-resumed draws it again: its place is two numbers, the epoch and how many samples were consumed.
+Ranks and workers draw the same order without communication, and a resumed run draws it again: its
+position is two numbers, the epoch and the samples consumed.
 Cost: 8 bytes a row, and a sort of all rows, once an epoch.
 
 A curriculum goes from easy to hard (Platanios et al. 2019, 1903.09848, who measure difficulty by
-length and sample with replacement). A row may come once the competence c has reached its place
+length and sample with replacement). A row becomes eligible once the competence c reaches its rank
 among the rows sorted by difficulty; in the first epoch every row still comes exactly once.
 
-    c(t) = min(1, sqrt(t (1 - c0²) + c0²))      t: the share of the ramp that is over
+    c(t) = min(1, sqrt(t (1 - c0²) + c0²))      t: elapsed share of the ramp
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from minitrain.errors import InputError
 
 
 class Order(Protocol):
-    """`len` samples an epoch; called, the rows themselves."""
+    """An order: `len` is the samples an epoch, a call returns the rows."""
 
     def __len__(self) -> int: ...
 
     def __call__(self, seed: int, epoch: int) -> np.ndarray:
-        """(samples,) int64 rows; one may come several times, or never."""
+        """(samples,) int64 rows; a row may repeat or be absent."""
         ...
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """Every row once, as they lie."""
+    """Every row once, in storage order."""
 
     rows: int
 
@@ -48,7 +48,7 @@ class InOrder:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every row once, in an order that each epoch draws anew."""
+    """Every row once, reshuffled each epoch."""
 
     rows: int
 
@@ -63,8 +63,8 @@ class Shuffled:
 class Curriculum:
     """An order from easy to hard by `difficulty` (N,): any numbers, the hardest the highest.
 
-    `start`: the share of the rows that may come at once; `ramp`: the share of the epoch after which
-    all may. The ramp is never slower than reading: there is always a row that may come.
+    `start`: the share of rows eligible at first; `ramp`: the share of the epoch after which all
+    are. The ramp is never slower than reading: there is always an eligible row.
     """
 
     difficulty: np.ndarray
@@ -85,7 +85,7 @@ class Curriculum:
         return len(self.difficulty)
 
     def competence(self, position: int) -> float:
-        """The share of the rows that may come when `position` rows have come."""
+        """The share of rows that are eligible after `position` rows."""
         over = position / (self.ramp * len(self))
         return min(1.0, sqrt(over * (1 - self.start**2) + self.start**2))
 

@@ -1,19 +1,19 @@
-"""Documents' tokens on disk, in shards that are mapped into memory and never loaded.
+"""Documents' tokens on disk, in memory-mapped shards.
 
     tokens-00000.npy   d0 end d1 end …           uint16, or uint32 for more than 65,536 tokens
-    stops-00000.npy    where each document of the shard ends, its end token included, int64
-    index.json         the shards: how many tokens and documents, the SHA-256 of each file
+    stops-00000.npy    the end of each document in the shard, end token included, int64
+    index.json         the shards: numbers of tokens and documents, the SHA-256 of each file
 
-Documents are whole: none reaches into the next shard. The index is written last, in one step: a
-folder that has it is complete. NumPy's own format, so that `np.load(file, mmap_mode="r")` opens a
-shard anywhere. Cost: 2 bytes a token on disk; of memory, what is read.
+Documents are never split across shards. The index is written last, atomically: a folder that has
+it is complete. The format is NumPy's own: `np.load(file, mmap_mode="r")` opens a shard anywhere.
+Cost: 2 bytes a token on disk; in memory, only what is read.
 
     rows = TokenRows(folder, length=2048)
     loader = Loader(rows, batch_size=8, rank=rank, world_size=4, workers=2)
 
-Row i is what `pack_stream` would put there, bit for bit: all documents end to end, cut every
-`length` tokens, no target across a document's end. Only the rows that are asked for are read, so a
-corpus may be larger than memory. Shapes: N rows  T tokens.
+Row i is the same as `pack_stream`'s, bit for bit: all documents end to end, cut every `length`
+tokens, no target across a document's end. Only the requested rows are read, so a corpus may be
+larger than memory. Shapes: N rows  T tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INDEX, FORMAT = "index.json", "minitrain tokens, version 1"
 
 @dataclass(frozen=True)
 class Shard:
-    """One pair of files."""
+    """One shard: a pair of files."""
 
     name: str  # 00000
     tokens: int
@@ -89,7 +89,7 @@ def write_token_files(
 
 
 def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
-    """Whole documents, as many as `most` tokens have room for, and at least one."""
+    """Groups whole documents, up to `most` tokens but at least one document each."""
     if most < 1:
         raise InputError(f"shards of {most} tokens: use 1 or more")
     group: list[Sequence[int]] = []
@@ -107,7 +107,7 @@ def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list
 def write_shard(
     folder: Path, number: int, documents: Sequence[Sequence[int]], vocab_size: int, end_token: int
 ) -> Shard:
-    """One shard's two files, each written beside its place and moved there."""
+    """Writes a shard's two files, each to a temporary name and then moved into place."""
     if not 0 <= end_token < vocab_size:
         raise InputError(f"end token {end_token}: use one of the vocabulary, 0 to {vocab_size - 1}")
     pieces = [np.empty(0, np.int64)]
@@ -127,21 +127,21 @@ def write_shard(
 
 
 def write_index(folder: Path, index: TokenIndex) -> TokenIndex:
-    """The last file: from now on the folder is complete."""
+    """Writes the last file, which marks the folder as complete."""
     text = json.dumps({"format": FORMAT, **asdict(index)}, indent=2)
     write_atomically(folder / INDEX, text + "\n")
     return index
 
 
 def holds_tokens(folder: Path) -> bool:
-    """True if `data prepare` has finished in the folder, or is working there."""
+    """True if `data prepare` has finished in the folder, or is running there."""
     if (folder / "work" / "settings.json").is_file():
         return True
     return (folder / INDEX).is_file() and FORMAT.encode() in (folder / INDEX).read_bytes()[:99]
 
 
 def read_index(folder: str | os.PathLike) -> TokenIndex:
-    """InputError where there is none, or one that says something else."""
+    """Reads the index; InputError if it is missing or malformed."""
     file = Path(folder) / INDEX
     if not file.is_file():
         raise InputError(
@@ -159,7 +159,7 @@ def read_index(folder: str | os.PathLike) -> TokenIndex:
 
 
 def verify_token_files(folder: str | os.PathLike) -> TokenIndex:
-    """Reads every byte; InputError for the first file that is not what the index says."""
+    """Reads every byte; InputError for the first file that differs from the index."""
     index = read_index(folder)
     for shard in index.shards:
         sums = (shard.tokens_sha256, shard.stops_sha256)
@@ -170,7 +170,7 @@ def verify_token_files(folder: str | os.PathLike) -> TokenIndex:
 
 
 class TokenRows:
-    """`len(rows)`, and `rows[indices] -> Packed`, like a `Packed` that never was in memory."""
+    """`len(rows)`, and `rows[indices] -> Packed`, like a `Packed` that stays on disk."""
 
     def __init__(self, folder: str | os.PathLike, length: int) -> None:
         if length < 1:
@@ -190,22 +190,22 @@ class TokenRows:
     def __getitem__(self, rows: Tensor | Sequence[int] | slice) -> Packed:
         """(N, T) each, as in `Packed`."""
         wanted = row_numbers(rows, len(self)).tolist()
-        # A row's inputs and targets are one token apart; before the first document stands an end.
+        # Inputs and targets are one token apart; an end token precedes the first document.
         spans = np.full((len(wanted), self.length + 1), self.index.end_token, np.int32)
         owners = np.full((len(wanted), self.length), PADDING, np.int32)
         for place, row in enumerate(wanted):
             start = row * self.length
             stop = min(start + self.length, self.index.tokens)
             tokens, documents = self.read(max(0, start - 1), stop)
-            before = len(tokens) - (stop - start)  # 1, but 0 in the first row
+            before = len(tokens) - (stop - start)  # 1; 0 in the first row
             spans[place, 1 - before : stop - start + 1] = tokens
             owners[place, : stop - start] = documents[before:]
         targets = np.where(owners == PADDING, np.int32(IGNORED), spans[:, 1:])
-        # The last token of all is an end, as padding's inputs are.
+        # The last token of all is an end token, as padding's inputs are.
         return Packed(*(torch.from_numpy(array) for array in (spans[:, :-1], targets, owners)))
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens `start` to `stop` of all, and the number of each one's document."""
+        """Tokens `start` to `stop` of the whole corpus, and each one's document number."""
         tokens, owners = [], []
         number = bisect_right(self.starts, start) - 1
         while start < stop:
@@ -222,7 +222,7 @@ class TokenRows:
         return np.concatenate(tokens), np.concatenate(owners)
 
     def __reduce__(self) -> tuple:
-        """A process of its own opens the files itself, instead of being sent their content."""
+        """Pickles the arguments: a worker process reopens the files rather than copying them."""
         return TokenRows, (self.folder, self.length)
 
 

@@ -1,1 +1,1 @@
-"""Caches of keys and values: dense rows, pages, few bits, a ring. Each gives a `Reader`."""
+"""KV caches: dense rows, pages, quantized, a ring. Each provides a `Reader`."""

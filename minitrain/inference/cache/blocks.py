@@ -1,28 +1,28 @@
 """Ownership of pages: block tables, reference counts, and prefixes that requests share.
 
-    text A   [Once upon a ][time there wa][s a little ][dog …]      table A  7 2 5 1
-    text B   [Once upon a ][time there wa][s a big bla][ck c…]      table B  7 2 0 4
-                 7: 2 refs      2: 2 refs
+    sequence A   [Once upon a ][time there wa][s a little ][dog …]      table A  7 2 5 1
+    sequence B   [Once upon a ][time there wa][s a big bla][ck c…]      table B  7 2 0 4
+                     7: 2 refs      2: 2 refs
 
-A block is `block_size` tokens' keys and values in every layer. A full one is findable by its key
-(parent, adapter, tokens): the parent is the number that the block before it was given when it
-became findable, so equal tokens after another beginning, or under another adapter, are another key.
-The dictionary holds the key itself and not only its hash: where two hashes collide no request gets
-another one's keys and values. (vLLM stores a SHA-256 instead, which is 32 bytes for any block.)
+A block is `block_size` tokens' keys and values in every layer. A full one can be found by its key
+(parent, adapter, tokens): the parent is the number given to the previous block when it became
+findable, so equal tokens after another prefix, or under another adapter, have another key. The
+dictionary holds the key itself, not only its hash: a hash collision never gives a request another
+one's keys and values. (vLLM stores a SHA-256 instead, which is 32 bytes for any block.)
 
-A block that no table holds stays findable until it is needed: the free list, in the order in which
-its blocks will be taken, is the LRU list too. What is not findable goes to its front; of a text
-the tail is freed first, because nothing finds a tail whose beginning is gone. An OrderedDict is a
-doubly linked list with a dictionary over it, so that a hit in its middle is removed in O(1).
+A block in no table stays findable until it is reused: the free list, in the order of reuse, is also
+the LRU list. Blocks that are not findable go to its front; a sequence frees its tail first, because
+a tail cannot be found without its prefix. An OrderedDict is a doubly linked list plus a dictionary,
+so that a hit in its middle is removed in O(1).
 
-With a sliding window a text gives back what no token of it will read any more; GONE stands in its
-place, and what was findable is found as before, until it is taken for something else.
+With a sliding window a sequence frees the blocks that none of its tokens will read any more; GONE
+takes their place, and they stay findable as before, until they are reused.
 
     window 5, 9 tokens in blocks of 4    0 1 2 3 | 4 5 6 7 | 8        table  GONE 2 5
                                 the next token reads 5 to 8
 
-A prefix is found where all its blocks still are, and only those in the window are held. Beginnings
-are then given back before ends, so that they are the first to be forgotten.
+A prefix is found if all its blocks still exist, and only those in the window are held. Beginnings
+are freed before ends, so they are also the first to be evicted.
 No tensors here. Paper: Kwon et al., PagedAttention, arXiv 2309.06180, sections 4.2 to 4.5.
 """
 
@@ -35,28 +35,28 @@ from dataclasses import dataclass, field
 from minitrain.errors import InputError
 
 Key = tuple[int, Hashable, tuple[int, ...]]  # parent's number, adapter, tokens
-Copies = list[tuple[int, int]]  # blocks to copy, from and to, before anything is written
+Copies = list[tuple[int, int]]  # blocks to copy, (from, to), before anything is written
 ROOT = 0  # the parent of first blocks
-GONE = -1  # in the place of a block that has left the window
+GONE = -1  # in place of a block that left the window
 
 
 @dataclass
 class Block:
     ref_count: int = 0
     key: Key | None = None  # None: not findable
-    number: int = ROOT  # given to this content; its children's keys name it
+    number: int = ROOT  # given to this content; its children's keys refer to it
 
 
 @dataclass
 class Table:
-    """A text's blocks in order, of which the first `gone` are GONE; the first `committed` are
-    findable, or were when they were here, and `parent` is the last one's number."""
+    """A sequence's blocks in order, the first `gone` of which are GONE; the first `committed` are
+    or were findable, and `parent` is the last one's number."""
 
     blocks: list[int] = field(default_factory=list)
     committed: int = 0
     parent: int = ROOT
     gone: int = 0
-    findable: bool = True  # False: not all of it was here, and nothing finds what follows
+    findable: bool = True  # False: it has a missing block, so nothing after it can be found
 
     @property
     def held(self) -> int:
@@ -64,8 +64,8 @@ class Table:
 
 
 class BlockManager:
-    """`queried` and `hit` count tokens: asked for at admission, and found; `left` counts blocks
-    that have left the `window`."""
+    """`queried` and `hit` count tokens looked up and found at admission; `left` counts blocks that
+    have left the `window`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class BlockManager:
                 raise InputError(f"{name} is {value}; it must be 1 or more")
         self.block_size, self.share_prefixes, self.window = block_size, share_prefixes, window
         self.blocks = [Block() for _ in range(num_blocks)]
-        self.free = OrderedDict.fromkeys(range(num_blocks))  # in the order of taking
+        self.free = OrderedDict.fromkeys(range(num_blocks))  # in the order of reuse
         self.found: dict[Key, int] = {}
         self.contents = ROOT
         self.queried = self.hit = self.left = 0
@@ -96,7 +96,7 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def out_of_window(self, num_tokens: int) -> int:
-        """The blocks of the first `num_tokens` that no later token reads."""
+        """Number of blocks of the first `num_tokens` that no later token reads."""
         if self.window is None:
             return 0
         return max(0, num_tokens - self.window + 1) // self.block_size
@@ -109,19 +109,19 @@ class BlockManager:
     def admit(
         self, tokens: Sequence[int], adapter: Hashable, most: int, elsewhere: int = 0
     ) -> tuple[Table, int] | None:
-        """Room for a text's beginning: what is known of it, and `most` tokens more at most.
+        """Allocates a sequence's beginning: its known prefix, and up to `most` more tokens.
 
-        -> (table, how many tokens are computed already), or None where blocks are missing. The
-        last token of `tokens` is never among the computed: its logits are what is wanted.
-        `elsewhere`: so many tokens were computed elsewhere, and will be written here; what has left
-        their window gets no block.
+        -> (table, number of tokens already computed), or None if blocks are missing. The last
+        token of `tokens` never counts as computed, since its logits are needed.
+        `elsewhere`: the number of tokens that another rank computed and that will be written here;
+        those outside the window get no block.
         """
         matched = self.match(tokens, adapter)
         computed = len(matched) * self.block_size
         gone = self.out_of_window(max(computed, elsewhere))
         parent = self.blocks[matched[-1]].number if matched else ROOT
         table = Table([GONE] * gone, len(matched), parent, gone, gone <= len(matched))
-        for block in matched[gone:]:  # at first: what is held cannot be taken for something else
+        for block in matched[gone:]:  # first, so that held blocks cannot be reused
             self._take(block, table)
         if self.grow(table, computed, min(len(tokens), computed + most)) is None:
             self.release(table)
@@ -131,7 +131,7 @@ class BlockManager:
         return table, computed
 
     def match(self, tokens: Sequence[int], adapter: Hashable) -> list[int]:
-        """The blocks that hold the longest known beginning, in full blocks."""
+        """The full blocks that hold the longest known prefix."""
         matched: list[int] = []
         parent = ROOT
         last_full = (len(tokens) - 1) // self.block_size if self.share_prefixes else 0
@@ -144,14 +144,14 @@ class BlockManager:
         return matched
 
     def forget(self) -> None:
-        """Nothing that was written is found again: the weights that wrote it are others now."""
+        """Makes all content unfindable: the weights that computed it have changed."""
         self.found.clear()
         for block in self.blocks:
             block.key = None
 
     def grow(self, table: Table, written: int, num_tokens: int) -> Copies | None:
-        """Room for `num_tokens`, of which `written` are there; None if blocks are missing, and
-        then nothing has changed. A shared block that would be written to is copied first."""
+        """Makes room for `num_tokens`, of which `written` are present; None if blocks are missing,
+        with nothing changed. A shared block that would be written to is copied first."""
         shared = written % self.block_size and written < num_tokens
         place = written // self.block_size
         copying = bool(shared) and self.blocks[table.blocks[place]].ref_count > 1
@@ -169,9 +169,9 @@ class BlockManager:
         return [(source, own.blocks[0])]
 
     def commit(self, table: Table, tokens: Sequence[int], adapter: Hashable, written: int) -> None:
-        """Makes the blocks findable that the first `written` tokens fill, once they are computed.
+        """Makes the blocks filled by the first `written` tokens findable, once they are computed.
 
-        Where another text has computed the same block in the meantime, one of the two is enough.
+        If another sequence has computed the same block in the meantime, only one is kept.
         """
         if not (self.share_prefixes and table.findable):
             return
@@ -188,7 +188,7 @@ class BlockManager:
             table.committed += 1
 
     def slide(self, table: Table, num_tokens: int) -> None:
-        """Gives back what no token after the first `num_tokens` reads, once those are computed."""
+        """Frees the blocks that no token after the first `num_tokens` reads, once computed."""
         for index in range(table.gone, self.out_of_window(num_tokens)):
             self._drop(table.blocks[index])
             table.blocks[index] = GONE
@@ -196,8 +196,8 @@ class BlockManager:
             self.left += 1
 
     def fork(self, table: Table, num_tokens: int) -> Table | None:
-        """A second text of the same first tokens: it holds the same blocks. None where some that
-        it would read have left the first one's window."""
+        """A second sequence with the same first tokens, sharing blocks. None if blocks that it
+        would read have left the first one's window."""
         if table.gone > self.out_of_window(num_tokens):
             return None
         shared = table.blocks[: self.blocks_for(num_tokens)]
@@ -211,14 +211,14 @@ class BlockManager:
         return Table(shared, committed, parent, table.gone, table.findable and last != GONE)
 
     def truncate(self, table: Table, num_tokens: int) -> None:
-        """Gives back the blocks behind the first `num_tokens`: those of refused drafts."""
+        """Frees the blocks after the first `num_tokens`: those of rejected drafts."""
         while len(table.blocks) > self.blocks_for(num_tokens):
             block = table.blocks.pop()
             if block != GONE:
                 self._drop(block)
 
     def release(self, table: Table) -> None:
-        """Gives all blocks back, the tail first."""
+        """Frees all blocks, the tail first."""
         self.truncate(table, 0)
         table.committed, table.parent, table.gone, table.findable = 0, ROOT, 0, True
 
@@ -227,7 +227,7 @@ class BlockManager:
         return parent, adapter, tuple(tokens[start : start + self.block_size])
 
     def _oldest(self) -> int:
-        """The block whose turn it is to be taken; what it held can no longer be found."""
+        """Evicts the least recently used block: its content can no longer be found."""
         block = next(iter(self.free))
         if self.blocks[block].key is not None:
             del self.found[self.blocks[block].key]

@@ -1,10 +1,10 @@
-"""The plain cache: a row of room for each text, as long as the longest text may become.
+"""The dense cache: a row per sequence, allocated for the longest sequence possible.
 
-    row 0   t t t t t . . . . .      . room that is paid for and not used: 60 to 80% of the
-    row 1   t t . . . . . . . .        memory in servers that work so (Kwon et al., 2309.06180)
+    row 0   t t t t t . . . . .      . allocated but unused: 60 to 80% of the memory
+    row 1   t t . . . . . . . .        in servers that work this way (Kwon et al., 2309.06180)
 
-Keys and values are written into room made at the start. (`transformers`' DynamicCache concatenates:
-each new token copies everything before it, t²/2 copies for a text of t tokens.) Cost: 2·L·B·K·S·C
+Keys and values are written into preallocated memory. (`transformers`' DynamicCache concatenates:
+each new token copies everything before it, t²/2 copies for t tokens.) Cost: 2·L·B·K·S·C
 numbers, held from the first token on.
 Shapes: L layers  B rows  T new tokens  K key/value heads  S room a row  C head size.
 """
@@ -26,10 +26,10 @@ from minitrain.model.transformer import Transformer
 
 
 class DenseCache:
-    """`keys` and `values` (L, B, K, S, C); `lengths[b]` of row b's places are in use.
+    """`keys` and `values` (L, B, K, S, C); the first `lengths[b]` positions of row b are in use.
 
-    What stands behind a row's length is never read, and written over by what comes next: so
-    `truncate` takes tokens back at no cost, and rows of a batch may differ in length.
+    Positions past a row's length are never read, and later overwritten: so `truncate` drops tokens
+    at no cost, and rows of a batch may differ in length.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DenseCache:
 
     @classmethod
     def of(cls, model: Transformer, rows: int, room: int) -> DenseCache:
-        """On the model's device, in its dtype."""
+        """A cache on the model's device, in its dtype."""
         weight = model.embed.weight
         return cls(model.config, rows, room, weight.device, weight.dtype)
 
@@ -59,10 +59,10 @@ class DenseCache:
     def reader(
         self, new: int, positions: Tensor | None = None, seen: Tensor | None = None
     ) -> DenseReader:
-        """For `new` tokens a row, after the row's own length.
+        """A reader for `new` tokens a row, from the row's own length on.
 
-        A tree of drafts has `positions` (B, new) of its own, and `seen` (new, new) bool: which of
-        the new tokens each reads, itself among them; all that came before is read by all.
+        A tree of drafts has its own `positions` (B, new), and `seen` (new, new) bool: the new
+        tokens that each reads, itself included; everything earlier is read by all.
         """
         if max(self.lengths) + new > self.room:
             raise InputError(
@@ -76,7 +76,7 @@ class DenseCache:
         return DenseReader(self, new, positions, seen)
 
     def grow(self, new: int) -> None:
-        """After a pass: each row holds `new` tokens more."""
+        """After a pass: each row holds `new` more tokens."""
         self.lengths = [length + new for length in self.lengths]
 
     def truncate(self, lengths: Sequence[int]) -> None:
@@ -117,7 +117,7 @@ class DenseReader:
         self.mask = self._mask(seen)
 
     def _mask(self, seen: Tensor | None) -> Tensor | None:
-        """(B, 1, T, S) bool; None where every query reads all, or `causal` says it."""
+        """(B, 1, T, S) bool; None if every query reads all, or `causal` is enough."""
         fresh = self.end == self.new
         self.causal = fresh and seen is None and self.cache.window is None and self.new > 1
         one_sees_all = self.even and self.new == 1 and self.cache.window is None
@@ -154,7 +154,7 @@ class DenseReader:
 
 
 class RowCache(Protocol):
-    """A cache of as many rows as the batch has: dense, in few bits, or a ring."""
+    """A cache with one row per sequence of the batch: dense, quantized, or a ring."""
 
     lengths: Sequence[int]
 
@@ -170,10 +170,10 @@ def read_on(
     positions: Tensor | None = None,
     seen: Tensor | None = None,
 ) -> Tensor:
-    """tokens (B, T), read after what each row holds -> hidden (B, T, D); the rows grow by T.
+    """tokens (B, T), continuing each row -> hidden (B, T, D); the rows grow by T.
 
-    Of a dense cache, rows that are shorter are filled up at their ends, and cut by `truncate`
-    afterwards; a tree's `positions` and `seen` are for it alone.
+    In a dense cache, shorter rows are padded at their ends, and cut by `truncate` afterwards; a
+    tree's `positions` and `seen` are only for a dense cache.
     """
     if len(tokens) != len(cache.lengths):
         raise InputError(

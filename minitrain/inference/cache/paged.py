@@ -1,22 +1,22 @@
-"""Keys and values in pages: where new ones are written, and how attention reads them.
+"""The paged KV cache: writing keys and values into pages, and attention over them.
 
-A text of n tokens holds ⌈n / block⌉ pages, wherever they are free: at most block - 1 places are
-paid for and empty, where a dense row pays for the longest text that may come. `block_table` says
-where the pages are (cache/blocks.py decides it); position p is in page block_table[p // block].
+A sequence of n tokens holds ⌈n / block⌉ pages, wherever they are free: at most block - 1 positions
+are wasted, where a dense row reserves the longest sequence possible. `block_table` lists the
+pages (assigned by cache/blocks.py); position p is in page block_table[p // block].
 
-    naive    gather a text's pages, then attend: a copy of all keys and values, layer by layer
+    naive    gather a sequence's pages, then attend: copies all keys and values, layer by layer
     paged    a span of pages at a time, with a running maximum and sum (FlashAttention's online
-             softmax); texts that ended before the span are left out
+             softmax); sequences that end before the span are left out
 
 All new tokens of a step are one batch of N rows with one token each, for every matmul. Attention
-takes texts with the same number of new tokens together, and on a CPU no more of them than stay in a
-core's cache: their pages are copied into one buffer, which is read at once and then used for the
-next ones, so that the copies never reach memory. With a window, only the pages that it reaches into
-are read. A tree of drafts stands place by place behind its text; each node has its depth's
-position, and sees its own way; `keep` moves the path that was kept. Cost: 2·L·K·C numbers a token,
-in pages; a span of one layer besides.
+batches sequences with equal numbers of new tokens, on a CPU only as many as fit in a core's cache:
+their pages are copied into one buffer, read at once and reused for the next ones, so that the
+copies never reach memory. With a window, only the pages within it are read. The nodes of a draft
+tree are stored one after the other behind its sequence; each node has its depth's position and
+sees its own path; `keep` moves the accepted path. Cost: 2·L·K·C numbers a token, in pages, plus a
+span of one layer.
 Paper: Kwon et al., PagedAttention, arXiv 2309.06180. Shapes: L layers  K key/value heads  P pages
-S places in a page  C head size  N new tokens  B texts  T new tokens of each.
+S positions in a page  C head size  N new tokens  B sequences  T new tokens of each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PagedCache:
 
     @classmethod
     def of(cls, model: Transformer, num_blocks: int, block_size: int, ranks: int = 1) -> PagedCache:
-        """On the model's device, in its dtype; one rank's key/value heads of `ranks`."""
+        """A cache on the model's device, in its dtype, with one rank's key/value heads."""
         config, weight = model.config, model.embed.weight
         kv_heads = divide("key/value heads", config.kv_heads, ranks)
         config = replace(config, kv_heads=kv_heads)
@@ -68,22 +68,22 @@ class PagedCache:
         return 2 * self.keys.nbytes // self.keys.shape[2]
 
     def scratch(self, *shape: int) -> Tensor:
-        """Room for pages that are read and forgotten; the next one to ask may be given the same."""
+        """Scratch memory for gathered pages; the next call may return the same memory."""
         needed = math.prod(shape)
         if needed > len(self.room):
-            with torch.inference_mode(False):  # it may be written to outside of it as well
+            with torch.inference_mode(False):  # also writable outside of inference mode
                 self.room = self.keys.new_empty(needed)
         return self.room[:needed].view(shape)
 
     def copy(self, copies: Copies) -> None:
-        """Before a step: blocks that are shared and will be written to."""
+        """Copies shared blocks before a step writes to them."""
         if copies:
             sources, targets = torch.tensor(copies, device=self.keys.device).unbind(dim=1)
             for held in (self.keys, self.values):
                 held[:, :, targets] = held[:, :, sources]
 
     def wipe(self, blocks: Collection[int]) -> None:
-        """Zeros: a place that is masked is read all the same, and NaN in it would be in the sum."""
+        """Zeroes blocks: masked positions are still read, and a NaN there would reach the sum."""
         for held in (self.keys, self.values):
             held[:, :, list(blocks)] = 0
 
@@ -98,15 +98,15 @@ class PagedCache:
         sources, targets = (pages * self.block_size + at % self.block_size).unbind(dim=1)
         for held in (self.keys, self.values):
             flat = held.flatten(2, 3)  # (L, K, P·S, C)
-            flat[:, :, targets] = flat[:, :, sources]  # all are read before one is written
+            flat[:, :, targets] = flat[:, :, sources]  # all reads happen before the writes
 
     def reader(self, parts: Sequence[Part]) -> PagedReader:
-        """For tokens (N, 1), the parts' one after the other."""
+        """A reader for tokens (N, 1), the parts' tokens concatenated."""
         return PagedReader(self, parts)
 
 
 class PagedReader:
-    """One pass; see `forward.Reader`. Everything that is alike for all layers is made here."""
+    """One pass; see `forward.Reader`. Builds everything that all layers share."""
 
     def __init__(self, cache: PagedCache, parts: Sequence[Part]) -> None:
         device, size = cache.keys.device, cache.block_size
@@ -139,16 +139,16 @@ class PagedReader:
         return torch.cat(outs) if len(outs) > 1 else outs[0]
 
 
-SPAN = 512  # tokens of each text that are read at a time
-TILE = 2**20  # bytes of keys and values that are: half of a core's cache, on most
+SPAN = 512  # tokens of each sequence read at a time
+TILE = 2**20  # bytes of keys and values read at a time: half of most cores' cache
 
 
 @dataclass(frozen=True)
 class Part:
-    """New tokens of one text: `count` from place `start` on; `blocks` hold its places.
+    """New tokens of one sequence: `count` from position `start` on, stored in `blocks`.
 
-    A tree of drafts has `positions` (count,) of its own, and `seen` (count, count) bool: which of
-    the new tokens each reads, itself among them; all that came before is read by all.
+    A tree of drafts has its own `positions` (count,), and `seen` (count, count) bool: the new
+    tokens that each reads, itself included; everything earlier is read by all.
     """
 
     blocks: Sequence[int]
@@ -167,25 +167,25 @@ class Part:
         return range(self.start, self.end) if self.positions is None else self.positions
 
     def first_page(self, size: int, window: int | None) -> int:
-        """The first that any new token reads."""
+        """The first page that any new token reads."""
         return 0 if window is None else max(0, self.start - window + 1) // size
 
 
 def batching_order(part: Part) -> tuple[int, int]:
-    """Sorted so, equal counts stand together, and long texts before short ones."""
+    """Sort key: groups equal counts, and puts long sequences before short ones."""
     return part.count, -part.start
 
 
 def tiles(cache: PagedCache, parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Parts in their batching order -> runs that are read together."""
+    """Parts in batching order -> groups that are read together."""
     _, heads, _, size, channels = cache.keys.shape
-    page_bytes = 2 * heads * size * channels * cache.keys.itemsize  # of a layer
+    page_bytes = 2 * heads * size * channels * cache.keys.itemsize  # per layer
     for _, alike in groupby(parts, key=lambda part: part.count):
         tile: list[Part] = []
         widest = 0
         for part in alike:
             pages = len(part.blocks) - part.first_page(size, cache.window)
-            pages = min(pages, max(1, SPAN // size))  # that are read at a time
+            pages = min(pages, max(1, SPAN // size))  # read at a time
             full = (len(tile) + 1) * max(widest, pages) * page_bytes > TILE
             if tile and full and cache.keys.device.type == "cpu":
                 yield tile
@@ -197,13 +197,13 @@ def tiles(cache: PagedCache, parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 @dataclass(frozen=True)
 class Span:
-    """A run of places of the first `texts` texts: all others end before it."""
+    """A range of positions of the first `texts` sequences: all others end before it."""
 
     texts: int
     pages: Tensor  # (texts·pages,)
     mask: Tensor  # (texts, 1, T, span) bool: what each new token may read
-    bias: Tensor  # the same as 0 and -inf, once for all layers: the fused kernel adds it
-    buffers: Tensor  # (2, K, texts·pages, S, C), into which pages are read; other spans' too
+    bias: Tensor  # the mask as 0 and -inf, made once for all layers, for the fused kernel
+    buffers: Tensor  # (2, K, texts·pages, S, C) for gathered pages; other spans' too
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's keys and values (K, P, S, C) -> those of the span, (K, texts, span, C)."""
@@ -214,8 +214,8 @@ class Span:
 
 
 class Tile:
-    """Texts with `count` new tokens each, which are `rows` of the step's N. Of a text's pages the
-    first that is read stands first, and holds the places from its `offsets` on."""
+    """Sequences with `count` new tokens each, at `rows` of the step's N. Each row of the table
+    starts with the first page read, whose first position is in `offsets`."""
 
     def __init__(
         self, cache: PagedCache, parts: Sequence[Part], start: int = 0, span: int = SPAN
@@ -226,8 +226,8 @@ class Tile:
         firsts = [part.first_page(size, cache.window) for part in parts]
         read = [part.blocks[first:] for part, first in zip(parts, firsts)]
         width, pages = max(map(len, read)), max(1, span // size)
-        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # its own: a
-        # page of another text may hold NaN, and masking does not take NaN away
+        padded = [[*blocks, *blocks[-1:] * (width - len(blocks))] for blocks in read]  # own pages:
+        # another sequence's may hold NaN, which masking does not remove
         self.table = torch.tensor(padded, device=device)  # (B, pages)
         self.offsets = torch.tensor(firsts, device=device) * size  # (B,)
         self.positions = torch.tensor([list(p.standing) for p in parts], device=device)  # (B, T)
@@ -245,8 +245,8 @@ class Tile:
         return Span(texts, table.flatten(), mask[:, None], bias[:, None], buffers)
 
     def readable(self, texts: int, first: int, stop: int) -> Tensor:
-        """(texts, T, stop - first) bool: what each new token of the first `texts` texts reads of
-        its places `offset` + first to `offset` + stop."""
+        """(texts, T, stop - first) bool: which of positions `offset` + first to `offset` + stop
+        each new token of the first `texts` sequences reads."""
         columns = torch.arange(first, stop, device=self.positions.device)
         places = self.offsets[:texts, None] + columns  # (b, keys)
         positions = self.positions[:texts]
@@ -273,22 +273,22 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 
 def paged_attention(q: Tensor, keys: Tensor, values: Tensor, tile: Tile) -> Tensor:
-    """The same, a span of places at a time.
+    """`paged_attention_naive`, a span of positions at a time.
 
-    With m the largest score so far, l the sum of exp(score - m) and o that of exp(score - m)·v, a
-    span with scores s and values v makes of them
+    With m the maximum score so far, l the sum of exp(score - m) and o that of exp(score - m)·v, a
+    span with scores s and values v updates them to
 
         m' = max(m, s),   l' = l·exp(m - m') + Σ exp(s - m'),   o' = o·exp(m - m') + exp(s - m') v
 
-    and o / l at the end is the softmax's answer, whatever the spans. A single one is left to the
-    fused kernel.
+    and o / l at the end is the attention output, for any spans. A single span is left to the fused
+    kernel.
     """
     if len(tile.spans) == 1:
         k, v = tile.spans[0].read(keys, values)  # (K, B, span, C)
         return fused(q, k.transpose(0, 1), v.transpose(0, 1), tile.spans[0].bias)
     q = rearrange(q * q.shape[-1] ** -0.5, "b (kv g) t c -> kv b g t c", kv=len(keys))
     kv_heads, texts, shared, count, size = q.shape
-    lowest = torch.finfo(q.dtype).min  # as -inf, but what is subtracted from it is no nan
+    lowest = torch.finfo(q.dtype).min  # acts as -inf, without nan when subtracted from itself
     m = q.new_full((kv_heads, texts, shared * count, 1), lowest)
     total, out = torch.zeros_like(m), m.new_zeros(kv_heads, texts, shared * count, size)
     for span in tile.spans:

@@ -1,18 +1,18 @@
-"""Keys and values in 8 or 4 bits, the newest ones as they are.
+"""A KV cache in 8 or 4 bits, with the newest tokens unquantized.
 
-    keys      each channel of a group of tokens has its range: a few channels are always large, and
-              would take all levels from the others if a token were rounded by itself
-    values    each token has its range: no channel stands out, and a token is read by its weight
-    residual  the last tokens, in full: they are read the most, and a group must be complete
+    keys      one range per channel of a group of tokens: a few channels are always large, and would
+              use up all levels if each token had one range
+    values    one range per token: no channel stands out, and attention weights whole tokens
+    residual  the last tokens, unquantized: they are read the most, and a group must be complete
 
-                 ┌ group ┐┌ group ┐┌ group ┐ residual and what fills the next group
+                 ┌ group ┐┌ group ┐┌ group ┐ residual and the start of the next group
         tokens   ████████ ████████ ████████ t t t t t t t t t t t
                  int4     int4     int4     float
 
-A token is rounded once and never again, so the error is one of its own range and does not grow
-with the text. Bits a number: b + (64 + b)/group of keys and b + (64 + b)/C of values, since a range
-has a float32 scale and lowest value, and a zero point of b bits; the residual apart.
-What is read is dequantized: this saves memory, and on a CPU no time.
+A token is quantized only once, so the error stays within its own range and does not grow with
+length. Bits a number: b + (64 + b)/group of keys and b + (64 + b)/C of values, since a range has a
+float32 scale and lowest value, and a zero point of b bits; the residual comes on top.
+Reads are dequantized: this saves memory, but on a CPU no time.
 Paper: Liu et al., KIVI, arXiv 2402.02750. Shapes: L layers  B rows  K key/value heads  C head size.
 """
 
@@ -36,7 +36,7 @@ from minitrain.quantization.formats.weight import QuantizedWeight
 
 @dataclass(frozen=True)
 class Rounded:
-    """A matrix whose rows begin at 0, in few bits, and what was taken off each row."""
+    """A quantized matrix, and the minimum subtracted from each row."""
 
     held: QuantizedWeight
     lowest: Tensor
@@ -55,8 +55,8 @@ class Rounded:
 
 
 class QuantizedCache:
-    """All rows are equally long. `group` tokens are rounded together, once `residual` newer ones
-    stand behind them."""
+    """All rows have equal length. A group of `group` tokens is quantized together, once `residual`
+    newer tokens follow it."""
 
     def __init__(
         self, config: ModelConfig, rows: int, bits: int = 4, group: int = 32, residual: int = 32
@@ -80,7 +80,7 @@ class QuantizedCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held now, by codes, ranges and the tokens kept in full."""
+        """Bytes held now in codes, ranges and unquantized tokens."""
         rounded = [part for layers in (self.keys, self.values) for each in layers for part in each]
         full = [tensor for pair in self.new.values() for tensor in pair]
         return sum(one.nbytes for one in (*rounded, *full))
@@ -105,7 +105,7 @@ class QuantizedCache:
         return torch.cat((*keys, k), dim=2), torch.cat((*values, v), dim=2)
 
     def grow(self, new: int) -> None:
-        """After a pass: rounds the groups that are old enough by now."""
+        """After a pass: quantizes the groups that are now old enough."""
         self.lengths = [length + new for length in self.lengths]
         for layer, (k, v) in self.new.items():
             while k.shape[2] >= self.group + self.residual:

@@ -1,18 +1,18 @@
-"""A ring: room for a window of tokens, and the first few, however long the text becomes.
+"""The ring cache: memory for a window of tokens and the first few, at any sequence length.
 
     window 4, 2 sinks                 place   0  1 │ 2  3  4  5
     tokens 0 to 5                             0  1 │ 2  3  4  5
-    token 6 takes 2's place                   0  1 │ 6  3  4  5
+    token 6 overwrites token 2                0  1 │ 6  3  4  5
     token 9                                   0  1 │ 6  7  8  9
 
-A model trained with a sliding window reads what it always read, in memory that no longer grows;
-with L layers, what left the window still reaches L·(window - 1) tokens on. Models that were trained
-without one lean on the very first tokens, whatever these are: softmax weights must go somewhere.
-With those kept as sinks such a model goes on (Xiao et al. count positions within the cache then;
-here they keep growing, as in the text). Cost: 2·L·B·K·(sinks + window)·C numbers.
+A model trained with a sliding window reads the same as before, in constant memory; with L layers,
+tokens outside the window still have influence over L·(window - 1) tokens. Models trained without
+one attend strongly to the very first tokens, whatever these are: softmax weights must go somewhere.
+With those kept as sinks such a model keeps working (Xiao et al. count positions within the cache;
+here they keep growing, as in the sequence). Cost: 2·L·B·K·(sinks + window)·C numbers.
 Papers: Beltagy et al., Longformer, arXiv 2004.05150; Jiang et al., Mistral 7B, 2310.06825; Xiao et
 al., StreamingLLM, 2309.17453. Shapes: L layers  B rows  T new tokens  K key/value heads  C head
-size  S places.
+size  S positions.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
-EMPTY = -1  # a place that holds no token
+EMPTY = -1  # a position that holds no token
 
 
 class RingCache:
-    """`keys` and `values` (L, B, K, S, C); all rows are equally long. A token sees itself, the
-    `window` - 1 tokens before it, and the first `sinks` of the text."""
+    """`keys` and `values` (L, B, K, S, C); all rows have equal length. A token sees itself, the
+    `window` - 1 tokens before it, and the first `sinks` of the sequence."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class RingCache:
         shape = (config.layers, rows, config.kv_heads, sinks + window, config.head_size)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
-        self.held = torch.full((sinks + window,), EMPTY, device=device)  # the token at each place
+        self.held = torch.full((sinks + window,), EMPTY, device=device)  # token at each position
         self.window, self.sinks = window, sinks
         self.lengths = [0] * rows
 
@@ -62,7 +62,7 @@ class RingCache:
     def of(
         cls, model: Transformer, rows: int, window: int | None = None, sinks: int = 0
     ) -> RingCache:
-        """On the model's device, in its dtype."""
+        """A cache on the model's device, in its dtype."""
         weight = model.embed.weight
         return cls(model.config, rows, window, sinks, weight.device, weight.dtype)
 
@@ -70,14 +70,14 @@ class RingCache:
         return RingReader(self, new)
 
     def grow(self, new: int) -> None:
-        """After a pass, in which the new tokens have taken their places."""
+        """To be called after a pass: counts the new tokens, already written."""
         start = self.lengths[0]
         kept = self.kept(start, new)
         self.held[self.places(kept)] = kept
         self.lengths = [length + new for length in self.lengths]
 
     def kept(self, start: int, new: int) -> Tensor:
-        """Those of the `new` tokens from `start` on that still have a place after the last one."""
+        """The `new` tokens from `start` on that are still held after the last one is written."""
         tokens = torch.arange(start, start + new, device=self.held.device)
         return tokens[(tokens < self.sinks) | (tokens >= start + new - self.window)]
 
@@ -94,7 +94,7 @@ class RingCache:
 
 class RingReader:
     """One pass; see `forward.Reader`. New tokens read the ring as it was, and one another: in a
-    long chunk the first ones still see what the last ones will take the places of."""
+    long chunk the first ones still see tokens that the last ones will overwrite."""
 
     def __init__(self, cache: RingCache, new: int) -> None:
         self.cache, self.start = cache, cache.lengths[0]

@@ -1,14 +1,14 @@
-"""Steps that take a larger model's time on a device that is not here.
+"""Steps that take the time of a larger model on an emulated device.
 
-The tokens are a small model's, really computed; the seconds are a roofline's, said to the emulated
-clock: the longer of the matmuls at the device's rate and of reading all weights, and each text's
-keys and values, once from its memory.
+The tokens are really computed, by a small model; the seconds come from a roofline on the emulated
+clock: the larger of the matmul time at the device's rate, and the time to read all weights and each
+sequence's keys and values once from its memory.
 
     seconds = max((2·W·tokens + 4·L·H·C·Σ read) / FLOP/s,
                   (bytes of W + 2·L·K·C·itemsize·Σ lengths) / B/s)
 
-A prompt of some hundred tokens is bound by the first, answers by the second: which is why they are
-apart. Left out: kernel launches, the sampler, and what a host does between steps.
+A prompt of a few hundred tokens is bound by the first term, decoding by the second, which is why
+they are separated. Left out: kernel launches, the sampler, and host work between steps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from minitrain.network.fabric import Fabric
 from minitrain.network.logical_clock import LogicalClock
 
 H100_MEMORY = 3.35e12  # bytes/s of HBM3, NVIDIA's data sheet of the H100 SXM
-NOTHING = 1e-12  # of this machine's own CPU time is left on the clock
+NOTHING = 1e-12  # share of this machine's own CPU time left on the clock
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """`config` in the place of the model that runs, on devices of `fabric`."""
+    """Emulates `config` in place of the running model, on devices of `fabric`."""
 
     config: ModelConfig
     fabric: Fabric
@@ -53,7 +53,7 @@ class Emulation:
         return max(flops / self.fabric.device.flops, memory / self.memory_bandwidth)
 
     def fabric_for(self, model: Transformer, block_size: int) -> Fabric:
-        """On which a page of the small model costs what one of the large model would."""
+        """A fabric on which a small model's page costs as much to send as a large model's."""
         scale = self.kv_bytes * block_size / page_bytes(model, block_size)
         return replace(self.fabric, compute_scale=NOTHING, payload_scale=scale)
 
@@ -65,7 +65,7 @@ def page_bytes(model: Transformer, block_size: int) -> int:
 
 
 class PacedRunner:
-    """A `Runner` whose steps take `emulation.seconds` of the clock."""
+    """A `Runner` whose steps take `emulation.seconds` on the clock."""
 
     def __init__(self, runner: Runner, emulation: Emulation, clock: LogicalClock) -> None:
         self.runner, self.emulation, self.clock = runner, emulation, clock

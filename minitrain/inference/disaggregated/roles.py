@@ -1,11 +1,11 @@
-"""The three loops: a rank that reads prompts, one that goes on with them, and one that does both.
+"""The three loops: a rank that prefills, one that decodes, and one that does both.
 
-All have their jobs from the beginning, as if a router gave them each at its time: request i is read
-by prefill rank i mod P, and goes on at decode rank (i div P) mod D. It looks at nothing else.
+All have their jobs from the start, as if a router sent each at its time: request i goes to prefill
+rank i mod P and then to decode rank (i div P) mod D, regardless of load.
 
-All that an engine knows of a request is its tokens, its parameters, where its generator stands, and
-its pages. With these another one goes on as the first would have, and treats it like its own from
-then on: a preempted one is computed again, there.
+All that an engine knows of a request is its tokens, its parameters, its generator's state and its
+pages. With these another engine continues it as the first would have, and from then on treats it
+like its own: a preempted request is recomputed there.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from minitrain.ranks.group import Group
 
 @dataclass(frozen=True)
 class Job:
-    """A request: which one, when it comes (seconds from the beginning), and what it asks for."""
+    """A request: its number, arrival time (seconds from the start), prompt and settings."""
 
     number: int
     at: float
     prompt: tuple[int, ...]
     parameters: SamplingParameters
-    target: int = 0  # where it goes on, of the ranks that decode
+    target: int = 0  # its decode rank
 
 
 @dataclass
 class Record:
-    """The tokens that one rank generated; times in seconds from the beginning."""
+    """The tokens that one rank generated; times in seconds from the start."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)  # by request
-    times: dict[int, list[float]] = field(default_factory=dict)  # of each of them
+    times: dict[int, list[float]] = field(default_factory=dict)  # of each token
     page_bytes: int = 0  # sent, without headers
 
 
 class Stage:
-    """An engine on a rank, whose clock shows 0 when all ranks are there."""
+    """An engine on a rank; its clock starts at 0 when all ranks are ready."""
 
     def __init__(self, group: Group, engine: Engine) -> None:
         self.group, self.engine = group, engine
@@ -66,7 +66,7 @@ class Stage:
         return self.group.now() - self.start
 
     def step(self) -> list:
-        """The engine's outputs, recorded."""
+        """Steps the engine and records its outputs."""
         outputs = self.engine.step()
         for output in outputs:
             if output.drawn is not None:
@@ -76,7 +76,7 @@ class Stage:
         return outputs
 
     def admit(self, jobs: deque[Job]) -> None:
-        """Adds requests whose time has come; with nothing else to do, waits for the next one."""
+        """Adds requests that have arrived; when idle, waits for the next one."""
         if not self.engine.busy and jobs:
             seconds = max(0.0, jobs[0].at - self.now())
             self.group.clock.advance(seconds) if self.group.clock.emulated else time.sleep(seconds)
@@ -86,9 +86,9 @@ class Stage:
 
 
 def common_start(group: Group) -> float:
-    """The same moment on all ranks, as each one's clock shows it.
+    """A common start time for all ranks, on each one's own clock.
 
-    Ranks leave a barrier milliseconds apart; the machine's time of day is the same for all.
+    Ranks leave a barrier milliseconds apart; the machine's wall clock is the same for all.
     """
     group.barrier()
     begun = torch.tensor([time.time()], dtype=torch.float64, device=group.device)
@@ -99,7 +99,7 @@ def common_start(group: Group) -> float:
 
 
 def together(stage: Stage, jobs: Iterable[Job]) -> Record:
-    """Prompts and answers in the same steps: a prompt gets what the answers leave of the budget."""
+    """Prefill and decode in the same steps: prompts get the budget left by decoding."""
     jobs = deque(jobs)
     while jobs or stage.engine.busy:
         stage.admit(jobs)
@@ -108,7 +108,7 @@ def together(stage: Stage, jobs: Iterable[Job]) -> Record:
 
 
 def prefill(stage: Stage, jobs: Iterable[Job], outgoing: Sequence[Outgoing]) -> Record:
-    """Reads prompts and draws first tokens; `outgoing` has one for each rank that goes on."""
+    """Reads prompts and draws first tokens; `outgoing` has one entry per decode rank."""
     engine, jobs = stage.engine, deque(jobs)
     targets = {str(job.number): outgoing[job.target] for job in jobs}
     while jobs or engine.busy:
@@ -120,7 +120,7 @@ def prefill(stage: Stage, jobs: Iterable[Job], outgoing: Sequence[Outgoing]) -> 
         for request in list(engine.scheduler.running):
             if request.id in first:
                 targets[request.id].last(request, first[request.id].drawn.token)
-                engine.cancel(request.id)  # here; its pages stay findable
+                engine.cancel(request.id)  # only here; its pages stay findable
             else:
                 targets[request.id].grown(request)
     for each in outgoing:
@@ -131,7 +131,7 @@ def prefill(stage: Stage, jobs: Iterable[Job], outgoing: Sequence[Outgoing]) -> 
 
 @dataclass
 class Handover:
-    """A prompt that was read elsewhere, as its pages come; `token` is known with the last ones."""
+    """A prompt prefilled elsewhere, as its pages arrive; `token` comes with the last ones."""
 
     number: int
     prompt: tuple[int, ...]
@@ -149,7 +149,7 @@ class Handover:
 def decode(
     stage: Stage, jobs: Sequence[Job], inbox: ThreadedInbox | EmulatedInbox, senders: int
 ) -> Record:
-    """Goes on with prompts that were read elsewhere, in the order in which they are complete."""
+    """Decodes prompts that were prefilled elsewhere, in the order of their completion."""
     engine = stage.engine
     given = {job.number: Handover(job.number, job.prompt, job.parameters) for job in jobs}
     ready: deque[Handover] = deque()
@@ -176,8 +176,8 @@ def decode(
 
 
 def adopt(engine: Engine, given: Handover) -> bool:
-    """Lets a request go on here. False where there is no room for it yet; InputError where there
-    never will be."""
+    """Continues a request here. False if there is no room for it yet; InputError if there never
+    will be."""
     scheduler, blocks, computed = engine.scheduler, engine.scheduler.blocks, len(given.prompt)
     needed = blocks.blocks_for(computed + 1) - blocks.out_of_window(computed)
     full = len(scheduler.running) == scheduler.max_running or scheduler.waiting
@@ -194,7 +194,7 @@ def adopt(engine: Engine, given: Handover) -> bool:
     scheduler.waiting.remove(request)
     scheduler.start(request, table, computed)
     for first, pages in given.pieces:
-        here = max(known // blocks.block_size, table.gone)  # maybe shared, or out of the window
+        here = max(known // blocks.block_size, table.gone)  # maybe shared, or outside the window
         new = max(0, here - first)
         own = table.blocks[first + new : first + pages.shape[3]]
         if own:

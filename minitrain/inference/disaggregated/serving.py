@@ -1,10 +1,10 @@
-"""Requests in, answers out: on ranks that prefill and ranks that decode, or on ranks that do both.
+"""Requests in, answers out: on separate prefill and decode ranks, or on ranks that do both.
 
     apart = serve_apart(model, asks, prefill_ranks=1, decode_ranks=1)
     both = serve_together(model, asks, ranks=2, chunk=64)
     summary(apart.outcomes, target).goodput, summary(both.outcomes, target).goodput
 
-Both on this machine's processes, or with an `Emulation` on as many devices of an emulated fabric:
+Both run on this machine's processes, or with an `Emulation` on the devices of an emulated fabric:
 the same loops, tokens and messages, on another clock.
 """
 
@@ -29,7 +29,7 @@ from minitrain.ranks.launch import launch
 
 @dataclass(frozen=True)
 class Pool:
-    """Each rank's: pages, their tokens, and tokens a step that only reads prompts."""
+    """Per rank: pages, tokens per page, and token budget of a prefill-only step."""
 
     num_blocks: int = 512
     block_size: int = 16
@@ -42,7 +42,7 @@ POOL, GREEDY = Pool(), SamplingParameters()
 
 @dataclass(frozen=True)
 class Served:
-    """The answers and, for `load.summary`, their outcomes; `page_bytes` of keys and values were
+    """The answers and, for `load.summary`, their outcomes; `page_bytes`: bytes of keys and values
     sent."""
 
     answers: list[list[int]]
@@ -60,7 +60,7 @@ def serve_apart(
     emulation: Emulation | None = None,
     timeout: float = 300.0,
 ) -> Served:
-    """`sampling` for all, but for `max_new_tokens`; request i draws by seed + i."""
+    """`sampling` is for all, except `max_new_tokens`; request i uses seed + i."""
     for what, count in (("prefill_ranks", prefill_ranks), ("decode_ranks", decode_ranks)):
         if count < 1:
             raise InputError(
@@ -81,7 +81,7 @@ def serve_together(
     emulation: Emulation | None = None,
     timeout: float = 300.0,
 ) -> Served:
-    """The same on as many ranks, each with whole requests; steps of `chunk` tokens at most."""
+    """`ranks` that each do both, with whole requests, in steps of at most `chunk` tokens."""
     jobs = jobs_of(asks, sampling, ranks, 1)
     args, pool = (rank_together, model, jobs), replace(pool, budget=chunk)
     return served(jobs, launched(args, ranks, pool, emulation, timeout))
@@ -151,7 +151,7 @@ def launched(
 
 
 def served(jobs: Sequence[Job], records: Sequence[Record]) -> Served:
-    """All ranks' records as one; of a request the first token's rank comes before the others'."""
+    """Merges all ranks' records; a request's first-token rank comes before its others."""
     answers, outcomes = [], []
     for job in sorted(jobs, key=lambda job: job.number):
         own = [record for record in records if job.number in record.tokens]

@@ -1,24 +1,22 @@
 """The transfer of a request's keys and values from one rank's paged cache into another's.
 
-    header    request, kind, page, pages, token       5 int64; the receiver makes room for the rest
-    payload   2·L·K·pages·S·C numbers                 pages that the last step has filled
-    state     5,056 bytes                             LAST, of requests that draw: their generator's
+    header    request, kind, page, pages, token       5 int64; the receiver allocates the rest
+    payload   2·L·K·pages·S·C numbers                 pages filled by the last step
+    state     5,056 bytes                             with LAST, for sampled requests: generator
 
-Pages are wherever there was room, in another order on the other side; on the wire they stand in the
-text's order. A prompt that takes several steps is sent as it grows. Nothing is waited for before
-the next step: a message is under way while the rank computes the next prompt, and is held until it
-has left.
+Pages lie in different orders on the two sides; on the wire they are in sequence order. A prompt
+that takes several steps is sent as it grows. The next step waits for no message: a message is in
+flight while the rank computes the next prompt, and its buffer is held until it is sent.
 
 The receiver's engine keeps stepping meanwhile. On real ranks a thread for each sender waits in
-`recv`, and puts what has come into a queue that the engine's thread looks into between two steps.
-On an emulated clock there is no thread, because the order in which messages really come says
-nothing: each sender's next message is looked at ahead, the one that begins first is taken off the
-wire first, and is there when its last byte is.
+`recv`, and puts messages into a queue that the engine's thread checks between steps. On an emulated
+clock there is no thread, because real arrival order means nothing: each sender's next message is
+peeked at, the one that starts first is received first, and arrives when its last byte does.
 
-    sender 0   ──[A]───────[C]──▶          looked at: A (1.0 s), B (1.4 s)   taken: A
-    sender 1   ─────[B]─────────▶          looked at: C (2.0 s), B (1.4 s)   taken: B
+    sender 0   ──[A]───────[C]──▶          peeked: A (1.0 s), B (1.4 s)   received: A
+    sender 1   ─────[B]─────────▶          peeked: C (2.0 s), B (1.4 s)   received: B
 
-Shapes: L layers  K key/value heads  n pages of the text  S places in a page  C head size.
+Shapes: L layers  K key/value heads  n pages of the sequence  S positions in a page  C head size.
 """
 
 from __future__ import annotations
@@ -41,24 +39,24 @@ from minitrain.network.logical_clock import LogicalClock
 from minitrain.ranks.group import Group
 from minitrain.ranks.work import Work
 
-MOST_UNDER_WAY = 64  # messages that are held; with more the sender waits for the oldest
+MOST_UNDER_WAY = 64  # messages in flight; beyond that the sender waits for the oldest
 
 
 class Kind(IntEnum):
-    PAGES = 0  # of a prompt that is not read to its end yet
+    PAGES = 0  # of a prompt that is not finished yet
     LAST = 1  # the rest of its pages, and its first token
-    DROP = 2  # it ended with its first token: nothing more will come
-    END = 3  # of all that this rank has to send
+    DROP = 2  # it ended with its first token: nothing more follows
+    END = 3  # this rank has nothing more to send
 
 
 def take(cache: PagedCache, blocks: Sequence[int]) -> Tensor:
-    """A copy (2, L, K, n, S, C): the pages may be written over before it has been sent."""
+    """A copy (2, L, K, n, S, C): the pages may be overwritten before it is sent."""
     pages = torch.tensor(blocks, device=cache.keys.device)
     return torch.stack([held.index_select(2, pages) for held in (cache.keys, cache.values)])
 
 
 def put(cache: PagedCache, blocks: Sequence[int], sent: Tensor) -> None:
-    """sent (2, L, K, n, S, C) into these n pages."""
+    """Writes sent (2, L, K, n, S, C) into these n pages."""
     pages = torch.tensor(blocks, device=cache.keys.device)
     for held, own in zip((cache.keys, cache.values), sent):
         held.index_copy_(2, pages, own)
@@ -74,13 +72,13 @@ class Outgoing:
         self.under_way: deque[Work] = deque()
 
     def grown(self, request: Request) -> None:
-        """After a step: the pages that are full now, and were not sent."""
+        """After a step: sends newly filled pages."""
         full = request.num_computed_tokens // self.engine.scheduler.blocks.block_size
         if full > self.sent.get(request.id, 0):
             self._pages(Kind.PAGES, request, full, -1)
 
     def last(self, request: Request, token: int) -> None:
-        """The request's first token was drawn: all of its pages that are left."""
+        """After the request's first token: sends all of its remaining pages."""
         self._pages(Kind.LAST, request, len(request.table.blocks), token)
         if not request.parameters.greedy:
             self._send(request.generator.get_state())
@@ -89,13 +87,13 @@ class Outgoing:
         self._header(number, Kind.DROP)
 
     def end(self) -> None:
-        """Returns when all has left."""
+        """Returns when everything is sent."""
         self._header(-1, Kind.END)
         while self.under_way:
             self.under_way.popleft().wait()
 
     def _pages(self, kind: Kind, request: Request, stop: int, token: int) -> None:
-        first = max(self.sent.get(request.id, 0), request.table.gone)  # out of the window
+        first = max(self.sent.get(request.id, 0), request.table.gone)  # outside the window
         self.sent[request.id] = stop = max(first, stop)
         self._header(int(request.id), kind, first, stop - first, token)
         if stop > first:
@@ -107,7 +105,7 @@ class Outgoing:
         self._send(torch.tensor([number, kind, first, count, token], device=self.group.device))
 
     def _send(self, tensor: Tensor) -> None:
-        """On an emulated clock the receiver may really come much later, and is not waited for."""
+        """Sends without waiting: on an emulated clock the receiver may really be much later."""
         self.under_way.append(self.group.isend(tensor, self.to))
         while len(self.under_way) > MOST_UNDER_WAY and not self.group.clock.emulated:
             self.under_way.popleft().wait()
@@ -115,7 +113,7 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Piece:
-    """A message; its last byte came `at`, on the group's clock."""
+    """A message; its last byte arrived `at`, on the group's clock."""
 
     number: int  # of the request
     kind: Kind
@@ -127,7 +125,7 @@ class Piece:
 
 
 class Wire:
-    """All messages from one rank, in their order. `draws[number]`: a state comes with its LAST."""
+    """All messages from one rank, in order. `draws[number]`: LAST comes with a generator state."""
 
     def __init__(
         self, group: Group, cache: PagedCache, source: int, draws: Mapping[int, bool]
@@ -135,12 +133,12 @@ class Wire:
         self.group, self.cache, self.source, self.draws = group, cache, source, draws
 
     def ask(self) -> Work:
-        """For the next header; it may be waited for at any time."""
+        """Starts receiving the next header; it can be waited for at any time."""
         header = torch.empty(5, dtype=torch.int64, device=self.group.device)
         return self.group.irecv(header, self.source)
 
     def rest(self, header: Work) -> Piece:
-        """All of the message; waits for what is not here yet."""
+        """Receives the rest of the message, waiting if needed."""
         number, kind, first, count, token = header.wait().tolist()
         work, pages, state = header, None, None
         if count:
@@ -173,7 +171,7 @@ class ThreadedInbox:
             self.queue.put(error)
 
     def arrived(self, wait: bool) -> list[Piece]:
-        """The messages since the last call; with `wait`, one at least."""
+        """The messages since the last call; with `wait`, at least one."""
         pieces = [self.queue.get()] if wait else []
         with suppress(Empty):
             while True:
@@ -188,7 +186,7 @@ class EmulatedInbox:
     def __init__(self, wires: Sequence[Wire], clock: LogicalClock) -> None:
         self.clock = clock
         self.heads = {wire: wire.ask() for wire in wires}
-        self.landed: deque[Piece] = deque()  # taken off the wire; the last byte may come later
+        self.landed: deque[Piece] = deque()  # received; the last byte may arrive later
 
     def arrived(self, wait: bool) -> list[Piece]:
         if wait:
@@ -200,7 +198,7 @@ class EmulatedInbox:
         return pieces
 
     def _look_ahead(self, until: float) -> Piece | None:
-        """The next piece, where its last byte comes by `until`."""
+        """The next piece, if its last byte arrives by `until`."""
         if not self.landed and self.heads:
             begins = {wire: self.clock.first_byte(head.op) for wire, head in self.heads.items()}
             wire = min(begins, key=begins.get)

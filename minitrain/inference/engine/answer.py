@@ -15,16 +15,16 @@ from minitrain.inference.sampling import NO_NUMBERS, Drawn, sample
 
 @dataclass(frozen=True)
 class Output:
-    """One token of one request, or its end. `text` is what has become certain, where the engine
-    decodes; a token's text may come with a later one, and a stop string's never does."""
+    """One token of one request, or its end. `text` is the newly final text, if the engine decodes;
+    a token's text may come with a later token, and a stop string's text is never returned."""
 
     id: str
     drawn: Drawn | None = None  # None: it ended without another token
     text: str = ""
     finish_reason: str | None = None  # "length", "stop", "cancelled" or "error", on the last one
     times: Times | None = None  # on the last one
-    cached_tokens: int = 0  # of the prompt, that were found and not computed; on the last one
-    error: str | None = None  # where it ends with one: which request, and why
+    cached_tokens: int = 0  # prompt tokens found in the cache, not computed; on the last one
+    error: str | None = None  # if it ended with an error: which request, and why
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def tokens_a_pass(self) -> float:
-        """The mean number of tokens that a forward pass gave: above 1 where drafts were kept."""
+        """Mean number of tokens per forward pass: above 1 if drafts were accepted."""
         return len(self.drawn) / max(1, len(set(self.times.tokens)))
 
     def extend(self, output: Output) -> None:
@@ -55,25 +55,25 @@ class Answer:
 
 
 def draw_answers(sampled: Sequence[Work], logits: Tensor, now: float) -> list[Output]:
-    """logits (M, V), a row for each -> outputs; the tokens are appended to their requests. The
-    caller finishes those that have ended."""
+    """logits (M, V), one row each -> outputs; the tokens are appended to their requests. The
+    caller finishes requests that have ended."""
     requests = [work.request for work in sampled]
     return [append_token(one, drawn, now) for one, drawn in zip(requests, sample(logits, requests))]
 
 
 def append_token(request: Request, drawn: Drawn | None, now: float) -> Output:
-    """Adds one token to a request's answer, and ends it where the token does."""
+    """Adds one token to a request's answer, and ends it if the token does."""
     if drawn is None:
         return failing(request, f"it got {NO_NUMBERS}")
     try:
         return _append(request, drawn, now)
-    except Exception as error:  # of `decode`, which is the caller's
+    except Exception as error:  # from `decode`, which the caller supplies
         reason = f"its text could not be decoded ({type(error).__name__}: {error})"
         return failing(request, reason, error)
 
 
 def failing(request: Request, reason: str, error: Exception | None = None) -> Output:
-    """The end of a request that cannot go on, while the others do."""
+    """Ends a request that cannot continue, while the others do."""
     words = f"request '{request.id}' ended with an error: {reason}"
     logging.getLogger("minitrain").error(words, exc_info=error)
     return replace(ending(request, None, "", "error"), error=words)
@@ -97,6 +97,6 @@ def _append(request: Request, drawn: Drawn, now: float) -> Output:
 
 
 def ending(request: Request, drawn: Drawn | None, text: str, reason: str) -> Output:
-    """After a preemption more than the prompt may have been found: the prompt's tokens count."""
+    """The last output. Only cached prompt tokens count: a preempted request may find more."""
     cached = min(request.num_cached_tokens, len(request.prompt))
     return Output(request.id, drawn, text, reason, request.times, cached)

@@ -5,11 +5,11 @@
     for output in engine.stream():
         print(output.text, end="", flush=True)
 
-A step: the scheduler plans which requests compute which tokens, the runner computes all of them in
-one forward pass, the sampler draws, and requests that have ended make room for those that wait. An
-answer depends on its request's tokens, parameters and adapter, and on nothing else in the batch:
-the batch's rounding moves a draw only where two tokens are equal to the last digits
-(`sampling.draw`). speculation/serving.py extends it by drafts.
+A step: the scheduler plans which requests compute which tokens, the runner computes them all in one
+forward pass, the sampler draws, and finished requests make room for waiting ones. An answer depends
+on its request's tokens, parameters and adapter, and on nothing else in the batch: the batch's
+rounding only changes a draw if two tokens are tied to the last digits (`sampling.draw`).
+speculation/serving.py extends it by drafts.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
 from minitrain.words import plural
 
-STEPS_KEPT = 10_000  # the newest steps' metrics
+STEPS_KEPT = 10_000  # metrics of the newest steps
 
 
 def one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets other threads wait for a method of the engine."""
+    """Serializes calls of an engine's method from several threads."""
 
     @wraps(method)
     def alone(self: Engine, *args: Any, **options: Any) -> Any:
@@ -55,21 +55,21 @@ class StepMetrics:
     requests: int  # in the step's batch
     tokens: int  # computed
     sampled: int  # generated
-    drafted: int  # of the tokens computed, guesses
-    kept: int  # and of those, generated
+    drafted: int  # draft tokens among those computed
+    kept: int  # accepted draft tokens
     waiting: int
     preemptions: int
     blocks_used: int
-    bytes_used: int  # of keys and values in them, on this rank
-    empty_places: int  # in used blocks
-    hit_rate: float  # of all tokens admitted so far, found in the prefix cache
+    bytes_used: int  # keys and values in used blocks, on this rank
+    empty_places: int  # unused positions in used blocks
+    hit_rate: float  # share of all admitted tokens that were found in the prefix cache
 
 
 class Engine:
-    """`num_blocks` blocks of `block_size` tokens are taken at once; `budget` tokens a step at most,
-    `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
-    AdapterBank of the same model; `group` the ranks that `tensor_parallel` cut it over, each of
-    which adds, steps and cancels the same."""
+    """`num_blocks` blocks of `block_size` tokens are allocated at once; at most `budget` tokens a
+    step and `max_running` requests at once. `steps` has the newest steps' metrics. `adapters` is an
+    AdapterBank of the same model; `group` the ranks of a `tensor_parallel` model, all of which must
+    add, step and cancel the same requests."""
 
     scheduler_class = Scheduler
 
@@ -95,9 +95,9 @@ class Engine:
         self.decode, self.clock = decode, clock
         self.requests: dict[str, Request] = {}
         self.steps: deque[StepMetrics] = deque(maxlen=STEPS_KEPT)
-        self.numbers = itertools.count()  # of requests without a name
-        self.unseen = False  # is a request new since the last step?
-        self.lock = threading.RLock()  # of add, cancel and step, whichever thread calls
+        self.numbers = itertools.count()  # ids for unnamed requests
+        self.unseen = False  # has a new request arrived since the last step?
+        self.lock = threading.RLock()  # held by add, cancel and step, from any thread
         self.cancelled: set[str] = set()  # since the last step
 
     @property
@@ -113,10 +113,10 @@ class Engine:
         id: str | None = None,
         n: int | None = None,
     ) -> str | list[str]:
-        """-> its id. InputError for what can never be served, before anything is computed.
+        """-> its id. InputError for a request that can never be served, before any computation.
 
         With `n`, the ids of n answers: the prompt is computed once, and its blocks are shared. The
-        i-th draws by `seed + i`; after `id` the others are called `id-1`, `id-2`, …
+        i-th uses `seed + i`; after `id` the others are called `id-1`, `id-2`, …
         """
         parameters = SamplingParameters() if parameters is None else parameters
         if not isinstance(parameters, SamplingParameters):
@@ -130,7 +130,7 @@ class Engine:
             one = replace(parameters, seed=seed) if number else parameters
             requests.append(self._request(prompt, one, adapter, own))
             requests[-1].first = requests[0] if number else None
-        for request in requests:  # all alike: the first one is refused, or none
+        for request in requests:  # all alike: either the first one raises, or none
             self.scheduler.add(request)
             self.requests[request.id] = request
         self.unseen = True
@@ -138,7 +138,7 @@ class Engine:
 
     @one_at_a_time
     def cancel(self, id: str) -> bool:
-        """Ends a request and frees its blocks; False where there is none of this id."""
+        """Ends a request and frees its blocks; False if there is none with this id."""
         if id not in self.requests:
             return False
         self.cancelled.add(id)
@@ -169,12 +169,12 @@ class Engine:
             if output.finish_reason is not None:
                 self._end(self.requests[output.id], output.finish_reason)
         if any(output.finish_reason == "error" for output in outputs):
-            self.scheduler.blocks.forget()  # NaN in them must not be found, nor read
+            self.scheduler.blocks.forget()  # NaN in them must not be found or read
             self.runner.cache.wipe(self.scheduler.blocks.free)
         return lost + outputs
 
     def stream(self) -> Iterator[Output]:
-        """All requests' outputs, until none is left; in between, add and cancel as you like."""
+        """Yields outputs until no request is left; add and cancel at any time in between."""
         while self.busy:
             for output in self.step():
                 if output.id not in self.cancelled:
@@ -186,9 +186,9 @@ class Engine:
         parameters: SamplingParameters | Sequence[SamplingParameters] | None = None,
         n: int = 1,
     ) -> list[Answer]:
-        """All prompts' answers, in the prompts' order; one's parameters, or all's. With `n`, each
-        prompt's n answers stand together. One that ends with an error says so; InputError where
-        all do."""
+        """All prompts' answers, in the prompts' order; `parameters` are for all, or one per prompt.
+        With `n`, each prompt's n answers are adjacent. An answer that ends with an error records
+        it; InputError if all do."""
         if self.busy:
             raise InputError(
                 f"{plural(len(self.requests), 'request')} are being served, and their outputs "
@@ -246,14 +246,14 @@ class Engine:
             return None
         try:
             return TextStream(self.decode, prompt, stop)
-        except Exception as error:  # of `decode`, which is the caller's
+        except Exception as error:  # from `decode`, which the caller supplies
             raise InputError(
                 f"the prompt could not be decoded ({type(error).__name__}: {error}): give the "
                 "`decode` of the tokenizer that encoded it"
             ) from error
 
     def _adapter_key(self, name: str | None) -> tuple[str, int] | None:
-        """A name may be given to another adapter later, whose keys and values are others."""
+        """Identifies an adapter beyond its name, which may later be given to another one."""
         if name is None:
             return None
         if self.adapters is None:
@@ -261,7 +261,7 @@ class Engine:
         return name, self.adapters.number(name)
 
     def _end_without_adapter(self) -> list[Output]:
-        """Ends requests whose adapter was removed meanwhile, or replaced by another of its name."""
+        """Ends requests whose adapter was removed or replaced in the meantime."""
         outputs = []
         for request in [one for one in self.requests.values() if one.adapter is not None]:
             try:
@@ -275,9 +275,9 @@ class Engine:
         return outputs
 
     def _read(self, plan: Plan) -> tuple[Pass | None, list[Output]]:
-        """Computes a plan. Where that fails, each request by itself: the plan is then of those that
-        do not fail again, and the others' outputs say why. The error itself where all of several
-        fail, for then it is the model's, and where ranks compute together."""
+        """Computes a plan. If that fails, runs each request by itself: the plan then keeps those
+        that succeed, and the others' outputs carry their errors. If several requests all fail, or
+        ranks compute together, raises the error itself: the fault is then the model's."""
         if not plan.work:
             return None, []
         try:
@@ -296,7 +296,7 @@ class Engine:
         return read, outputs
 
     def _prepare(self) -> None:
-        """Before a step is planned: speculation guesses ahead."""
+        """Hook before a step is planned: speculation makes its drafts here."""
 
     def _answer(self, plan: Plan, read: Pass) -> list[Output]:
         outputs = draw_answers(read.sampled, read.logits, self.clock())

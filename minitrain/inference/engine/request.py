@@ -1,4 +1,4 @@
-"""A request: its tokens, how many of them are computed, and when each thing happened to it."""
+"""A request: its tokens, how many of them are computed, and the times of its events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Status(Enum):
 
 @dataclass
 class Times:
-    """Seconds on the engine's clock."""
+    """Times of a request's events, in seconds on the engine's clock."""
 
     arrived: float
     started: float | None = None  # its first token was scheduled
@@ -53,8 +53,8 @@ class Times:
 class Request:
     """`tokens` are the prompt's and the generated ones.
 
-    All that a scheduler needs is the distance between `num_computed_tokens` and `len(tokens)`: it
-    is large for a new prompt, 1 for an answer that goes on, all again after a preemption.
+    A scheduler only needs the difference between `num_computed_tokens` and `len(tokens)`: large for
+    a new prompt, 1 while decoding, all tokens again after a preemption.
     """
 
     id: str
@@ -62,17 +62,17 @@ class Request:
     parameters: SamplingParameters
     times: Times
     adapter: str | None = None
-    adapter_key: Hashable = None  # that its prefixes are found by, the adapter's name unless given
+    adapter_key: Hashable = None  # the prefix cache's key; defaults to the adapter's name
     tokens: list[int] = field(init=False)
     table: Table = field(default_factory=Table)
     num_computed_tokens: int = 0
-    num_cached_tokens: int = 0  # found, not computed, when it was last admitted
+    num_cached_tokens: int = 0  # found in the prefix cache when it was last admitted
     num_preemptions: int = 0
     status: Status = Status.WAITING
     finish_reason: str | None = None  # "length", "stop", "cancelled" or "error"
-    text: TextStream | None = None  # where tokens are decoded
+    text: TextStream | None = None  # if tokens are decoded
     model_ends: tuple[int, ...] = ()  # the model's own end tokens
-    first: Request | None = None  # another answer to this prompt, which reads it for both
+    first: Request | None = None  # another answer to this prompt, which computes it for both
     generator: torch.Generator = field(init=False)
     ends: frozenset[int] = field(init=False)  # the answer ends before one of these tokens
 
@@ -86,7 +86,7 @@ class Request:
 
     @property
     def waits_for_first(self) -> bool:
-        """Its prompt is being computed, and it will go on from the same blocks."""
+        """True while another request computes its prompt, whose blocks it will share."""
         one = self.first
         return one is not None and one.is_running and one.num_computed_tokens < len(self.prompt)
 
@@ -105,17 +105,17 @@ class Request:
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that will ever be in the cache: the answer's last one is never read."""
+        """The most tokens that will ever be cached: the answer's last one is never read."""
         return len(self.prompt) + self.parameters.max_new_tokens - 1
 
 
 def as_tokens(prompt: Sequence[int]) -> list[int]:
-    """A list, an array or a tensor (T,) of token numbers; InputError for anything else, as for a
-    string, whose digits would be numbers too."""
+    """A list, an array or a tensor (T,) of token ids; InputError for anything else, including a
+    string, whose digits would also convert to numbers."""
     try:
         ordered = not isinstance(prompt, (str, bytes, Mapping, Set))
         tokens = list(map(as_whole, prompt)) if ordered else None
-    except TypeError:  # no collection
+    except TypeError:  # not a collection
         tokens = None
     if tokens is None or None in tokens:
         raise InputError(
@@ -125,7 +125,7 @@ def as_tokens(prompt: Sequence[int]) -> list[int]:
 
 
 def check_prompt(prompt: list[int], max_new_tokens: int, config: ModelConfig) -> None:
-    """InputError for tokens outside the vocabulary, and for more of them than the model reads."""
+    """InputError for tokens outside the vocabulary or a prompt too long for the model."""
     if not prompt:
         raise InputError("the prompt is empty and one token is needed: begin with bos")
     vocabulary, longest = config.vocab_size, config.max_length

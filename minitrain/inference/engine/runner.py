@@ -1,17 +1,17 @@
 """The tensors of a step: one forward pass over all new tokens of all requests.
 
-The head is the largest product of a decode step: V rows of weights, of which a small model has more
-than all its layers. A step multiplies few rows by it, always the same weight, so `Head` lays the
-weight out once in the blocks that oneDNN reads fastest, which torch otherwise does, or does
-without, in every call (as PyTorch's own compiler does for a frozen model). It costs the head's
-bytes again.
+The head is the largest matmul of a decode step: V rows of weights, in a small model more than all
+its layers. A step multiplies few rows by it, always with the same weight, so `Head` packs the
+weight once into the blocked layout that oneDNN reads fastest, which torch would otherwise do, or
+skip, in every call (PyTorch's own compiler does the same for a frozen model). It costs a second
+copy of the head.
 
-`Weights` notices when the model is no longer the one whose keys and values are in the cache. After
-an optimizer step, `disabled(model)`, a merge or another checkpoint, what the old weights computed
-must not be found for a prompt, nor be read by an answer that goes on. Two looks:
+`Weights` detects that the model is no longer the one whose keys and values are in the cache. After
+an optimizer step, `disabled(model)`, a merge or another checkpoint, old entries must neither be
+found for a prompt nor read by a continuing answer. Two checks:
 
-    each step     modules, their switches and hooks, where each tensor lies, how often it changed
-    a new request also a few numbers of each tensor: torch's fused AdamW, and code that writes to
+    each step     modules, their flags and hooks, each tensor's address and version counter
+    a new request also a few values of each tensor: torch's fused AdamW, and code that writes to
                   `parameter.data`, leave no other trace
 
 Cost a step: 0.1 ms for the 77 modules of a model of six layers, and 0.1 ms more for a new request.
@@ -36,8 +36,8 @@ from minitrain.inference.forward import check_servable, forward_new
 from minitrain.model.transformer import Transformer
 from minitrain.ranks.group import Group
 
-SAMPLES = 16  # numbers of a tensor that are compared
-FEW = 64  # rows that the head's blocks are chosen for: those of a decode step
+SAMPLES = 16  # values of a tensor that are compared
+FEW = 64  # rows that the head's layout is chosen for: those of a decode step
 
 
 class Adapters(Protocol):
@@ -51,8 +51,8 @@ class Adapters(Protocol):
 
 
 class Pass(NamedTuple):
-    """`logits` (M, V) have `samples` rows for each of `sampled`; of `hidden` (N, D), which the head
-    is given, `rows` are each request's, by id."""
+    """`logits` (M, V) have `samples` rows for each of `sampled`; `hidden` (N, D) is the head's
+    input, and `rows` maps a request's id to its rows of it."""
 
     sampled: list[Work]
     logits: Tensor
@@ -61,9 +61,9 @@ class Pass(NamedTuple):
 
 
 class Runner:
-    """`group`: the ranks over which `tensor_parallel` has cut the model. Each holds the keys and
+    """`group`: the ranks over which `tensor_parallel` has split the model. Each holds the keys and
     values of its own heads, and gets all ranks' logits: so all draw the same tokens, and plan the
-    same next step, without a word about it."""
+    same next step, without communicating."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Runner:
         self.weights = Weights(model)
         self._begin()
 
-    @torch.inference_mode(False)  # what is made within can be written to outside of it as well
+    @torch.inference_mode(False)  # tensors made within are also writable outside of it
     def _begin(self) -> None:
-        """Cache and head for the weights as they are now, on their device and in their dtype."""
+        """Makes cache and head for the current weights, on their device and in their dtype."""
         self.head = Head(self.model)
         self.cache = PagedCache.of(self.model, *self.sizes)
 
@@ -94,13 +94,13 @@ class Runner:
             any_rank = torch.tensor([float(changed)], device=self.group.device)
             changed = bool(self.group.all_reduce(any_rank, "max"))
         if changed:
-            del self.cache  # before there is another one
+            del self.cache  # before another one is made
             self._begin()
         return changed
 
     def run_apart(self, plan: Plan) -> tuple[Pass | None, dict[str, Exception]]:
-        """After a pass that failed: each request by itself, and by id those that fail again. What
-        the first pass wrote is written over; None where all fail."""
+        """After a failed pass: runs each request by itself, and returns by id those that fail
+        again. What the first pass wrote is overwritten; None if all fail."""
         passes, failed = [], {}
         for work in plan.work:
             try:
@@ -138,7 +138,7 @@ class Runner:
         return Pass(sampled, self._of_all_ranks(logits), hidden[:, 0], where)
 
     def _of_all_ranks(self, logits: Tensor) -> Tensor:
-        """logits (M, V/N) -> (M, V), without the columns that fill the last rank up."""
+        """logits (M, V/N) -> (M, V), without the last rank's padding columns."""
         if self.group is None or not len(logits):
             return logits
         gathered = logits.new_empty(self.group.size, *logits.shape)
@@ -151,12 +151,12 @@ class Runner:
 
 
 class Head:
-    """hidden (..., D) -> logits (..., V), as `model.head`: a plain linear layer in float32 on a CPU
-    from the weight that is laid out, any other (adapted, quantized, cut over ranks) as it is."""
+    """hidden (..., D) -> logits (..., V), as `model.head`: a plain float32 linear layer on a CPU
+    uses the packed weight, any other (adapted, quantized, split over ranks) is called as it is."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        self._of: tuple[int, int] | None = None  # where the weight lies, and its version
+        self._of: tuple[int, int] | None = None  # the weight's address and version
         self._blocks: Tensor | None = None
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class Head:
 
 
 def can_be_laid_out(head: nn.Module) -> bool:
-    """True if oneDNN takes the layer, in float32: the results then differ by summation
-    order alone."""
+    """True if oneDNN takes the layer, in float32: results then only differ by summation
+    order."""
     if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
         return False
     if head._forward_hooks or head._forward_pre_hooks or head.weight.is_inference():
@@ -186,7 +186,7 @@ class Weights:
         self._remember(*state_of(model))
 
     def changed(self, closely: bool) -> bool:
-        """Since it last said so; `closely`: by the numbers too. InputError for active dropout."""
+        """True if the weights changed; `closely`: compares values too. InputError for dropout."""
         seen, tensors = state_of(self.model)
         changed = seen != self.seen or (closely and self._numbers_differ())
         if changed:
@@ -197,13 +197,13 @@ class Weights:
         return changed
 
     def _remember(self, seen: list[object], tensors: list[Tensor]) -> None:
-        """The samples are views, and hold the old weights: no other tensor can lie there before
-        the next look."""
+        """The samples are views that keep the old weights alive: no other tensor can reuse their
+        address before the next check."""
         self.seen, self.certain = seen, False
         self.samples: dict[object, list[Tensor]] = defaultdict(list)
         for tensor in tensors:
             if tensor.is_contiguous() and not tensor.is_meta:
-                step = tensor.numel() // SAMPLES | 1  # odd: not always the same column
+                step = tensor.numel() // SAMPLES | 1  # odd: avoids sampling one column only
                 view = tensor.detach().view(-1)[::step]
                 self.samples[tensor.dtype, tensor.device].append(view)
         self.numbers = self._read()
@@ -216,12 +216,11 @@ class Weights:
 
 
 def state_of(model: nn.Module) -> tuple[list[object], list[Tensor]]:
-    """The comparable state of the weights (nothing that would read their values), and
-    the tensors."""
+    """A comparable state of the weights, made without reading their values, and the tensors."""
     modules, known = [model], {model}
     seen: list[object] = []
     tensors: list[Tensor] = []
-    for module in modules:  # which grows meanwhile
+    for module in modules:  # the list grows during the loop
         own = module.__dict__
         seen.append(module)
         seen += [value for value in own.values() if type(value) in (bool, float)]
@@ -239,7 +238,7 @@ def state_of(model: nn.Module) -> tuple[list[object], list[Tensor]]:
 
 
 def check_certain(model: nn.Module) -> None:
-    """InputError for a model that drops numbers at random, and gives a prompt no one answer."""
+    """InputError for a model with active dropout, whose answers would be random."""
     for path, module in model.named_modules():
         name = "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout"
         p = getattr(module, name, 0)

@@ -2,20 +2,20 @@
 
     new tokens = len(tokens) - num_computed_tokens, as many as budget and blocks allow
 
-There is no prefill phase and no decode phase. A prompt has many new tokens, and gets what is left
-of the budget: that is chunked prefill. An answer has one. A known prefix counts as computed. A
-request that lost its blocks has all its tokens to compute again.
+There is no prefill phase and no decode phase. A prompt has many new tokens, and gets the rest of
+the budget: that is chunked prefill. A decoding request has one. A cached prefix counts as computed.
+A request that lost its blocks has all its tokens to compute again.
 
     budget 8    step 1   A A A A A A A A      A's prompt has 10 tokens
                 step 2   A A B B B B B B      B arrives, with 9
                 step 3   A B B B C C          A answers, B's prompt ends; C arrives
                 step 4   A B C
 
-First come, first served. Running requests come first, the oldest first; where a block is missing,
-the youngest running one gives all its blocks back and waits again, in front. So the oldest always
-goes on, and every request ends. Drafts extend it (speculation/scheduler.py). After vLLM's v1
-scheduler; Yu et al., Orca (OSDI 2022), for scheduling by the step; Agrawal et al., Sarathi, arXiv
-2308.16369, for chunks.
+First come, first served. Running requests come first, oldest first; if a block is missing, the
+youngest running request is preempted: it frees all its blocks and waits again, in front. So the
+oldest always continues, and every request finishes. Drafts extend it (speculation/scheduler.py).
+After vLLM's v1 scheduler; Yu et al., Orca (OSDI 2022), for iteration-level scheduling; Agrawal et
+al., Sarathi, arXiv 2308.16369, for chunks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from minitrain.inference.engine.request import Request, Status
 
 @dataclass(frozen=True)
 class Work:
-    """A request's `tokens` from place `start` on. `samples`: the number of last ones after which
-    the next token is wanted: 1 where the request's tokens end, 0 in the middle of a prompt."""
+    """A request's `tokens` from position `start` on. `samples`: how many of the last ones need
+    logits: 1 if the request's tokens end here, 0 in the middle of a prompt."""
 
     request: Request
     start: int
@@ -51,13 +51,13 @@ class Work:
 
     @property
     def part(self) -> Part:
-        """The new tokens as attention takes them."""
+        """The new tokens in the form that attention takes."""
         return Part(self.request.table.blocks, self.start, self.count)
 
 
 @dataclass
 class Plan:
-    """A step's work; `copies` of blocks come before it."""
+    """A step's work; `copies` of blocks are made before it."""
 
     work: list[Work] = field(default_factory=list)
     copies: Copies = field(default_factory=list)
@@ -70,7 +70,7 @@ class Plan:
 
 
 class Scheduler:
-    """`budget` tokens a step; `max_running` requests in it, if their adapters fit together."""
+    """`budget` tokens a step, from `max_running` requests if their adapters fit together."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> Plan:
-        """The next step; empty where no request is left."""
+        """Plans the next step; empty if no request is left."""
         plan = Plan()
         self._fork_from_firsts()
         self._go_on(plan)
@@ -104,33 +104,33 @@ class Scheduler:
         return plan
 
     def _go_on(self, plan: Plan) -> None:
-        """Schedules running requests, the oldest first."""
+        """Schedules running requests, oldest first."""
         index = 0
         while index < len(self.running):
             request, left = self.running[index], self.budget - plan.num_tokens
             work, copies = self._next(request, left, len(self.running) - index - 1)
             if copies is None:
                 plan.preempted.append(self._preempt())
-                continue  # again, unless it was this one
+                continue  # retries, unless it was this one
             if work.count:
                 plan.add(work)
                 plan.copies += copies
             index += 1
 
     def _next(self, request: Request, left: int, behind: int) -> tuple[Work, Copies | None]:
-        """A running request's next tokens, and the copies that writing them takes: None where
+        """A running request's next tokens, and the block copies needed to write them: None if
         blocks are missing. `left` is the budget for it and for `behind` more requests."""
         work = Work.of(request, request.num_computed_tokens, left)
         return work, self.blocks.grow(request.table, work.start, work.start + work.count)
 
     def restart(self) -> None:
-        """Everything that runs is read again from its first token, and nothing known is reused."""
+        """Recomputes all running requests from their first token, without reusing any cache."""
         while self.running:
             self._preempt()
         self.blocks.forget()
 
     def _preempt(self) -> Request:
-        """Preempts the youngest running request: it waits again, without blocks, in front of all
+        """Preempts the youngest running request: it waits again, without blocks, ahead of all
         others."""
         request = self.running.pop()
         self.blocks.release(request.table)
@@ -142,7 +142,7 @@ class Scheduler:
     def _admit(self, plan: Plan) -> None:
         """Admits waiting requests in order, while there is budget, room in the batch,
         and blocks."""
-        aside = 0  # those that wait for another's prompt let the next one pass
+        aside = 0  # those that wait for another's prompt do not block the next ones
         while aside < len(self.waiting) and len(self.running) < self.max_running:
             request, left = self.waiting[aside], self.budget - plan.num_tokens
             if left == 0 or not self._fits(request):
@@ -159,7 +159,7 @@ class Scheduler:
             plan.add(Work.of(request, request.num_computed_tokens, left))
 
     def start(self, request: Request, table: Table, computed: int) -> None:
-        """Lets a request run, whose first `computed` tokens are in the table's blocks."""
+        """Starts a request whose first `computed` tokens are in the table's blocks."""
         request.table, request.status = table, Status.RUNNING
         request.num_computed_tokens = request.num_cached_tokens = computed
         self.running.append(request)
@@ -167,7 +167,7 @@ class Scheduler:
     def _fork_from_firsts(self) -> None:
         """Lets a request whose prompt another one has computed continue from its blocks, if there
         is room."""
-        heirs: dict[Request, Request] = {}  # the next one, where the first has ended
+        heirs: dict[Request, Request] = {}  # the next one, if the first has ended
         for request in [one for one in self.waiting if one.first is not None]:
             first, full = request.first, len(self.running) == self.max_running
             if first.status is Status.FINISHED:
@@ -183,7 +183,7 @@ class Scheduler:
         return self.adapters_fit is None or self.adapters_fit(names)
 
     def computed(self, work: Work) -> None:
-        """After a step, when what was drawn stands behind the request's tokens."""
+        """After a step, once the drawn tokens are appended to the request's."""
         self._advance(work.request, work.start + work.count)
 
     def _advance(self, request: Request, num_computed: int) -> None:
@@ -192,9 +192,9 @@ class Scheduler:
         self.blocks.slide(request.table, num_computed)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """`child`, whose tokens are the parent's first ones, goes on from them in the same blocks.
+        """`child`, whose tokens are the parent's first ones, continues from the same blocks.
 
-        Where the batch is full, or the parent no longer has the blocks, it waits like any other.
+        If the batch is full, or the parent no longer has the blocks, it waits like any other.
         """
         computed = min(parent.num_computed_tokens, len(child.tokens) - 1)
         full = len(self.running) == self.max_running
@@ -205,7 +205,7 @@ class Scheduler:
             self.start(child, table, computed)
 
     def finish(self, request: Request, reason: str) -> None:
-        """Ends it, wherever it is; its blocks are free, and findable."""
+        """Ends a request in any state; its blocks are freed, and stay findable."""
         if request.status is Status.RUNNING:
             self.running.remove(request)
             self.blocks.release(request.table)

@@ -1,1 +1,1 @@
-"""Inference as lab e09 writes it: its exercises, the helpers it is given, and the loops around."""
+"""Inference as lab e09 writes it: its exercises, the helpers provided, and the main loops."""

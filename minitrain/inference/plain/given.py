@@ -1,4 +1,4 @@
-"""Helpers that lab e09 is given: a digest, codes of few bits, the bytes that an object holds."""
+"""Helpers provided to lab e09: a digest, low-bit codes, the bytes that an object holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def digest(*parts: object) -> bytes:
-    """32 bytes for any values; no two others have the same."""
+    """32 bytes for any values, distinct for distinct values."""
     return sha256(repr(parts).encode()).digest()
 
 
@@ -19,8 +19,8 @@ Codes = tuple[Tensor, Tensor, Tensor]
 
 
 def to_codes(x: Tensor, dim: int, bits: int) -> Codes:
-    """-> codes uint8 like x; step and lowest value float32, with size 1 along `dim`: what lies
-    along it shares one range."""
+    """-> codes uint8 shaped like x; step and minimum float32, with size 1 along `dim`: elements
+    along it share one range."""
     low, high = x.amin(dim, keepdim=True), x.amax(dim, keepdim=True)
     step = (high - low) / (2**bits - 1)
     codes = ((x - low) / step.clamp(min=torch.finfo(x.dtype).tiny)).round()
@@ -32,7 +32,7 @@ def from_codes(codes: Tensor, step: Tensor, low: Tensor) -> Tensor:
 
 
 def held_bytes(*things: Any) -> int:
-    """Each storage counts once and whole: a slice keeps all of its tensor alive."""
+    """Bytes held; each storage counts once and in full: a slice keeps its whole tensor alive."""
     storages = {
         storage.data_ptr(): storage.nbytes()
         for storage in (tensor.untyped_storage() for tensor in tensors_in(things, set()))
@@ -41,7 +41,7 @@ def held_bytes(*things: Any) -> int:
 
 
 def tensors_in(thing: Any, seen: set[int]) -> Iterator[Tensor]:
-    """In lists, tuples, sets, dicts and attributes."""
+    """Yields the tensors in lists, tuples, sets, dicts and attributes."""
     if id(thing) in seen:
         return
     seen.add(id(thing))

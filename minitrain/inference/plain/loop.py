@@ -1,13 +1,13 @@
-"""The loops that lab e09's parts fit into, from one text with a cache to a server.
+"""The loops that lab e09's parts plug into, from one sequence with a cache to a server.
 
-read_on         one text's new tokens through `attend`, a layer's attention with a cache
-generate_batch  static batches: texts begin together and end together, as long as the longest
+read_on         one sequence's new tokens through `attend`, a layer's attention with a cache
+generate_batch  static batches: sequences start and end together, as long as the longest
 Server          requests served step by step: schedule, one forward pass over pages, a token for
-                each one due; `schedule`, `sample` and the block manager are handed in
+                each one due; `schedule`, `sample` and the block manager are passed in
 
-static batch   text 0   p p p p a a a a a a a      p a prompt's token   a an answer's
-               text 1   p p a a a . . . . . .      . a row that is computed in vain
-               text 2   (waits until text 0 has ended)
+static batch   sequence 0   p p p p a a a a a a a      p a prompt's token   a an answer's
+               sequence 1   p p a a a . . . . . .      . a row computed in vain
+               sequence 2   (waits until sequence 0 has ended)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Kernel = Callable[[Attention, Tensor, Rope, Tensor, Tensor, int], Tensor]
 
 
 class Cache:
-    """Room for B texts of up to S tokens in every layer, and how many tokens it holds."""
+    """A cache for B sequences of up to S tokens in every layer, with its current length."""
 
     def __init__(self, model: Transformer, texts: int, room: int) -> None:
         config, weight = model.config, model.embed.weight
@@ -45,7 +45,7 @@ class Cache:
 
 @torch.no_grad()
 def read_on(model: Transformer, tokens: Tensor, cache: Cache, attend: Kernel) -> Tensor:
-    """tokens (B, T), after what the cache holds -> logits (B, V) behind the last of them."""
+    """tokens (B, T), continuing the cache -> logits (B, V) after the last of them."""
 
     def rope(z: Tensor, positions: Tensor) -> Tensor:
         return rotate(z, rotation(model.config, positions, z.dtype))
@@ -63,7 +63,7 @@ def read_on(model: Transformer, tokens: Tensor, cache: Cache, attend: Kernel) ->
 def generate_batch(
     model: Transformer, prompts: Sequence[list[int]], wanted: Sequence[int]
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """-> the likeliest answers, wanted[i] tokens for prompts[i], and when each token came."""
+    """-> the likeliest answers, wanted[i] tokens for prompts[i], and the time of each token."""
     lengths = [len(prompt) for prompt in prompts]
     longest = max(lengths)
     cache = DenseCache.of(model, len(prompts), longest + max(wanted))
@@ -96,10 +96,10 @@ class Request:
     seed: int = 0
     adapter: Hashable = None
     computed: int = 0
-    reused: int = 0  # of its tokens, found in blocks of others and not computed
+    reused: int = 0  # prompt tokens found in other requests' blocks
     preemptions: int = 0
     table: list[int] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)  # when each token of the answer came
+    times: list[float] = field(default_factory=list)  # the time of each answer token
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -117,7 +117,7 @@ Sample = Callable[[Tensor, Sequence[Request]], list[int]]
 
 
 class Server:
-    """`manager` has the tables over `num_blocks` blocks; `budget` tokens a step at most."""
+    """`manager` keeps the tables over `num_blocks` blocks; at most `budget` tokens a step."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Server:
 
     @torch.no_grad()
     def step(self) -> int:
-        """-> how many tokens it has computed."""
+        """Runs one step -> the number of tokens computed."""
         ran = list(self.running)
         work, copies = self.schedule(
             self.running, self.waiting, self.manager, self.budget, self.most_running
@@ -178,7 +178,7 @@ class Server:
         return sum(count for _, count in work)
 
     def forward(self, work: Work) -> tuple[list[Request], Tensor]:
-        """-> the requests due for a token (M), and the logits (M, V) for them."""
+        """-> the M requests due for a token, and their logits (M, V)."""
         parts = [(Part(r.table, r.computed, count), r) for r, count in work]
         parts.sort(key=lambda pair: batching_order(pair[0]))
         reader = self.cache.reader([part for part, _ in parts])

@@ -1,18 +1,18 @@
 """Lab e09's exercises as the course solves them, each in a few lines.
 
-    sample            a token for each of many requests, each by its own parameters and generator
-    cached_attention  a layer's attention over a cache: new tokens are projected, old ones read
-    Pool              blocks with reference counts; the least recently used free one is taken first
-    BlockManager      the tables of texts that share prefixes
+    sample            one token for each of many requests, by its own parameters and generator
+    cached_attention  a layer's attention over a cache: only new tokens are projected
+    Pool              blocks with reference counts; the least recently used free one is reused first
+    BlockManager      the block tables of sequences that share prefixes
     schedule          how many tokens of each request the next step computes: one rule for all
-    QuantizedKV       keys and values in few bits: keys by channel, values by token
+    QuantizedKV       quantized keys and values: keys by channel, values by token
 
-A block is `size` tokens' keys and values in every layer; here it is a number. No drafts, windows,
-ranks or error messages: `sampling`, `cache` and `engine` have them.
+A block is `size` tokens' keys and values in every layer; here it is just a number. Drafts, windows,
+ranks and error messages are left to `sampling`, `cache` and `engine`.
 Papers: Kwon et al., PagedAttention, arXiv 2309.06180, sections 4.2 to 4.5; Yu et al., Orca (OSDI
 2022); Agrawal et al., Sarathi, 2308.16369; Liu et al., KIVI, 2402.02750.
-Shapes: B requests or texts  T new tokens  D width  V vocabulary  H query heads  K key/value heads
-C head size  S room.
+Shapes: B requests or sequences  T new tokens  D width  V vocabulary  H query heads
+K key/value heads  C head size  S cache length.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Asking(Protocol):
 
 
 def sample(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
-    """logits (B, V), request b asks for a token of row b."""
+    """logits (B, V) -> one token per row, drawn by request b's parameters."""
     tokens = []
     for row, request in zip(logits, requests):
         if request.temperature == 0:
@@ -59,9 +59,9 @@ def sample(logits: Tensor, requests: Sequence[Asking]) -> list[int]:
 def cached_attention(
     layer: Attention, x: Tensor, rope: Rope, keys: Tensor, values: Tensor, length: int
 ) -> Tensor:
-    """x (B, T, D) -> (B, T, D); keys and values (B, K, S, C) hold `length` tokens, and T more then.
+    """x (B, T, D) -> (B, T, D); keys and values (B, K, S, C) hold `length` tokens, then T more.
 
-    `rope(z, positions)` turns z (B, T, heads, C) by positions (T,).
+    `rope(z, positions)` rotates z (B, T, heads, C) by positions (T,).
     """
     end = length + x.shape[1]
     positions = torch.arange(length, end)  # (T,)
@@ -80,7 +80,7 @@ def cached_attention(
 
 
 class Pool:
-    """`refs[block]` texts hold it. What nobody holds is free, and may still be found."""
+    """`refs[block]` sequences hold a block. Blocks that none holds are free, but still findable."""
 
     def __init__(self, num_blocks: int) -> None:
         self.refs = [0] * num_blocks
@@ -93,7 +93,7 @@ class Pool:
         return len(self.free)
 
     def take(self) -> int | None:
-        """A block for new content, held once; None where all are held."""
+        """A block for new content, held once; None if all are held."""
         if not self.free:
             return None
         block, _ = self.free.popitem(last=False)
@@ -108,17 +108,17 @@ class Pool:
         self.found[key] = block
 
     def find(self, key: Hashable) -> int | None:
-        """The block with this content, whether anybody holds it or not."""
+        """The block with this content, whether held or free."""
         return self.found.get(key)
 
     def hold(self, block: int) -> None:
-        """One text more."""
+        """Adds a reference."""
         if self.refs[block] == 0:
             del self.free[block]
         self.refs[block] += 1
 
     def drop(self, block: int) -> None:
-        """One text less."""
+        """Removes a reference."""
         self.refs[block] -= 1
         if self.refs[block] == 0:
             self.free[block] = None
@@ -136,9 +136,9 @@ class BlockManager:
     def admit(
         self, tokens: Sequence[int], most: int, adapter: Hashable = None
     ) -> tuple[Table, int] | None:
-        """-> a table, and how many first tokens it has computed already; None: blocks are missing.
+        """-> a table, and the number of its tokens already computed; None if blocks are missing.
 
-        It has room for `most` tokens more, if there are so many.
+        It has room for up to `most` more tokens.
         """
         table: Table = []
         parent = adapter
@@ -156,7 +156,7 @@ class BlockManager:
         return table, computed
 
     def grow(self, table: Table, start: int, stop: int) -> Copies | None:
-        """Room to write tokens start … stop - 1 -> blocks to copy, from and to, before that."""
+        """Room to write tokens start … stop - 1 -> blocks to copy first, (from, to)."""
         last = -(-stop // self.size)
         written = range(start // self.size, min(last, len(table)))
         shared = [index for index in written if self.pool.refs[table[index]] > 1]
@@ -188,19 +188,19 @@ class BlockManager:
             parent = self.key_of[block]
 
     def fork(self, table: Table) -> Table:
-        """A second text with the same tokens so far."""
+        """A second sequence with the same tokens so far."""
         for block in table:
             self.pool.hold(block)
         return list(table)
 
     def release(self, table: Table) -> None:
-        """Gives all blocks back, the tail first: no text finds a tail without its beginning."""
+        """Frees all blocks, the tail first: a tail cannot be found without its prefix."""
         while table:
             self.pool.drop(table.pop())
 
 
 class Asked(Protocol):
-    """`tokens` of prompt and answer, of which the first `computed` are in the blocks of `table`."""
+    """`tokens` of prompt and answer; the first `computed` are in the blocks of `table`."""
 
     tokens: list[int]
     computed: int
@@ -248,7 +248,7 @@ def schedule(
 
 
 class QuantizedKV:
-    """One text's keys and values in one layer; `group` tokens are rounded together, once."""
+    """One sequence's keys and values in one layer; `group` tokens are quantized together, once."""
 
     def __init__(self, bits: int = 8, group: int = 32) -> None:
         self.bits, self.group = bits, group
@@ -257,7 +257,7 @@ class QuantizedKV:
         self.new: tuple[Tensor, Tensor] | None = None
 
     def append(self, k: Tensor, v: Tensor) -> None:
-        """k and v (K, T, C): T tokens more."""
+        """Appends k and v (K, T, C), T more tokens."""
         if self.new is not None:
             k, v = torch.cat((self.new[0], k), dim=1), torch.cat((self.new[1], v), dim=1)
         while k.shape[1] >= self.group:

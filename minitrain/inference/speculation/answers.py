@@ -1,21 +1,20 @@
-"""Answers from a step with drafts: a draft's tokens are kept as far as the target draws them.
+"""Answers from a step with drafts: draft tokens are accepted as long as the target draws the same.
 
-A request whose draft has n tokens has logits at n + 1 places. Its token is drawn at the first; if
-that is a draft, the logits at that one's place are those of the text as it now stands, and so on:
+A request whose draft has n tokens has logits at n + 1 positions. Its token is drawn at the first;
+if it equals a draft token, the next is drawn from the logits after that token, and so on:
 
     drafts    was    a    big            drawn    was    a    little        2 kept, 3 generated
     logits after  there  was   a   big            =      =      ≠
 
-    a tree    … the ┬ cat ┬ sat ─ on     read in one pass: each node sees the text and the nodes on
-                    │     └ ran          its way from it, and its position is its depth
+    a tree    … the ┬ cat ┬ sat ─ on     read in one pass: each node sees the text and its
+                    │     └ ran          ancestors, and its position is its depth
                     └ dog ─ ran          the target draws "cat", then "ran", then anything: 3 tokens
 
-Each token is drawn from the model's own distribution, by the request's own generator, so the
-answer is, token for token, the one without drafts, whoever drafts and however badly. A node is
-kept with probability p(token): of rivals under one parent at most one is, and their probabilities
-add up. A chain is a tree without rivals. A draft that comes with the probabilities that it was
-drawn from is judged by them instead (verification.py): more of it is kept, in the same
-distribution, but the text is another.
+Each token is drawn from the model's own distribution, by the request's own generator, so the answer
+is, token for token, the one without drafts, however bad the drafts. A node is accepted with
+probability p(token): of siblings at most one is, and their probabilities add up. A chain is a tree
+without siblings. A draft with the probabilities that it was sampled from is verified with those
+instead (verification.py): more of it is accepted, in the same distribution, but the text differs.
 
 Papers: Cai et al. (Medusa), arXiv 2401.10774; Miao et al. (SpecInfer), 2305.09781; Fu et al.
 (Lookahead), 2402.02057. Shapes: M sampled rows  n drafted tokens  V vocabulary.
@@ -42,12 +41,12 @@ from minitrain.inference.speculation.proposer import ROOT
 from minitrain.inference.speculation.scheduler import draft_of
 from minitrain.inference.speculation.verification import verify
 
-Paths = dict[str, list[int]]  # by request: the nodes of its draft that were kept, in order
-Rows = Sequence[tuple[Work, int]]  # and the first of each one's rows in the logits
+Paths = dict[str, list[int]]  # by request: the accepted nodes of its draft, in order
+Rows = Sequence[tuple[Work, int]]  # with each one's first row in the logits
 
 
 def draw_answers(sampled: Sequence[Work], logits: Tensor, now: float) -> tuple[list[Output], Paths]:
-    """`engine.answer.draw_answers` for drafts: logits (M, V), `samples` rows for each."""
+    """`engine.answer.draw_answers` for drafts: logits (M, V) with `samples` rows each."""
     picked, drawn, row = [], [], 0
     for work in sampled:
         (picked if draft_of(work).probabilities is None else drawn).append((work, row))
@@ -58,7 +57,7 @@ def draw_answers(sampled: Sequence[Work], logits: Tensor, now: float) -> tuple[l
 
 
 def _draw_along(picked: Rows, logits: Tensor, now: float) -> tuple[list[Output], Paths]:
-    """All requests' next tokens at once; those whose token was a draft draw again behind it."""
+    """Draws all requests' next tokens at once; repeats for those whose token was drafted."""
     outputs: list[Output] = []
     paths: Paths = {work.request.id: [] for work, _ in picked}
     under = {work.request.id: draft_of(work).children() for work, _ in picked}
@@ -81,7 +80,7 @@ def _draw_along(picked: Rows, logits: Tensor, now: float) -> tuple[list[Output],
 
 
 def _judge(drawn: Rows, logits: Tensor, now: float) -> tuple[list[Output], Paths]:
-    """Chains that were drawn, by exact rejection sampling."""
+    """Verifies sampled chains by exact rejection sampling."""
     outputs, paths, cases = [], {work.request.id: [] for work, _ in drawn}, []
     for work, row in drawn:
         own = logits[row : row + work.samples]  # (n + 1, V)
@@ -96,13 +95,13 @@ def _judge(drawn: Rows, logits: Tensor, now: float) -> tuple[list[Output], Paths
             outputs.append(append_token(request, one, now))
             if outputs[-1].finish_reason is not None:
                 break
-            if place < len(tokens) - 1:  # the last one is the target's, and no draft
+            if place < len(tokens) - 1:  # the last one is the target's, not a draft token
                 paths[request.id].append(place)
     return outputs, paths
 
 
 def _verdicts(cases: Sequence[tuple[Work, Tensor]]) -> list[list[int]]:
-    """The new tokens of each, in one call of `verify`, filled up to the longest draft."""
+    """The new tokens of each, in one call of `verify`, padded to the longest draft."""
     drafts = [draft_of(work) for work, _ in cases]
     p = [_shaped(work, logits).softmax(dim=-1) for work, logits in cases]
     uniforms = [
@@ -121,7 +120,7 @@ def _verdicts(cases: Sequence[tuple[Work, Tensor]]) -> list[list[int]]:
 
 
 def _shaped(work: Work, logits: Tensor) -> Tensor:
-    """logits (n + 1, V), float32 on the CPU: penalties count the draft's tokens before each."""
+    """logits (n + 1, V), float32 on the CPU: penalties include the earlier draft tokens."""
     request, parameters = work.request, work.request.parameters
     logits = logits.float().cpu()
     if parameters.penalised:

@@ -1,23 +1,23 @@
 """A draft model: any Transformer of the same vocabulary, cheaper than the target.
 
     its cache   Once upon a time there was a       it had drafted "time there was a"
-    the text    Once upon a time there lived       of which the target kept "time there"
-                                                   cut behind "there", read "lived", draft on
+    the text    Once upon a time there lived       the target accepted "time there"
+                                                   cut after "there", read "lived", draft again
 
-What it has read is compared with the text at each call: all that they share stays in the cache and
-the rest is cut. So a rejection, a round in which everything was kept (the last draft and the bonus
-token were not read yet), and a text that was preempted and came back are one case. All requests
-draft in one batch. Cost a round: g passes of the draft model, the first over what is new.
+Its cached tokens are compared with the text at each call: the common prefix stays cached and the
+rest is cut. So a rejection, a round with everything accepted (the last draft and the bonus token
+are still unread), and a preempted request that resumes are one case. All requests draft in one
+batch. Cost a round: g passes of the draft model, the first over all unread tokens.
 
-The target may be its own draft model, in fewer bits or fewer layers, and nothing is trained:
+The target can be its own draft model, with fewer bits or fewer layers, without training:
 
     quantized_draft(target, "int8")    every matrix, the head's too, in 8 bits through the packed
                                        kernels: a quarter of the bytes, and nearly the same tokens
-    first_layers(target, 4)            4 of its blocks, then its norm and head: no memory at all
+    first_layers(target, 4)            its first 4 blocks, then norm and head: no extra memory
 
-One token at a time a pass waits for weights, so c, a draft's cost, is about its share of the bytes.
-The head belongs to them: in a small model with a large vocabulary it is most of what is read, and a
-draft that keeps it whole is not cheap. Formats without a kernel save bytes and no time.
+A one-token pass is memory-bound, so c, a draft's relative cost, is about its share of the bytes.
+That includes the head: in a small model with a large vocabulary it is most of what is read, and a
+draft that keeps it whole is not cheap. Formats without a kernel save bytes but no time.
 Papers: Leviathan et al., arXiv 2211.17192; gpt-fast (2023), int4 drafts; Zhang et al., Draft &
 Verify, 2309.08168; Elhoushi et al., LayerSkip, 2404.16710.
 Shapes: B rows  T tokens  D width  V vocabulary.
@@ -42,19 +42,19 @@ from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.packed_kernels import accelerate, kernel_for
 from minitrain.quantization.model import quantize_model
 
-New = tuple[list[int], Tensor | None]  # tokens to read, and hidden (n, D) beside them
+New = tuple[list[int], Tensor | None]  # tokens to read, with hidden (n, D) for them
 
 
 class Rows:
-    """The rows of a proposer's cache. A row may have been another request's before: its user
-    compares what it holds. The least recently used one makes room."""
+    """The rows of a proposer's cache. A row may have belonged to another request: its user compares
+    the contents. The least recently used row is evicted."""
 
     def __init__(self, count: int) -> None:
         self.count, self.free = count, list(range(count))
-        self.taken: OrderedDict[Hashable, int] = OrderedDict()  # the longest unused first
+        self.taken: OrderedDict[Hashable, int] = OrderedDict()  # least recently used first
 
     def of(self, keys: Sequence[Hashable]) -> list[int]:
-        """One each, of `count` different keys at most."""
+        """One row per key, for at most `count` different keys."""
         for key in keys:
             if key in self.taken:
                 self.taken.move_to_end(key)
@@ -70,7 +70,7 @@ class Rows:
 
 class InRows:
     """A proposer that drafts token by token in the rows of a dense cache: `rows` requests at once,
-    more take turns; `longest` tokens of a text, which gets no drafts beyond."""
+    more take turns; texts get no drafts beyond `longest` tokens."""
 
     def __init__(self, cache: DenseCache, longest: int) -> None:
         self.cache, self.longest = cache, longest
@@ -87,7 +87,7 @@ class InRows:
 
     @torch.no_grad()
     def _draft(self, requests: Sequence[Asked]) -> list[Draft]:
-        """For as many requests as there are rows, at most."""
+        """Drafts for at most as many requests as there are rows."""
         rows = self.rows.of([asked.key for asked in requests])
         new = self._begin(rows, requests)
         tokens: list[list[int]] = [[] for _ in requests]
@@ -107,12 +107,12 @@ class InRows:
         return len(asked.tokens) + asked.most <= self.longest
 
     def _begin(self, rows: Sequence[int], requests: Sequence[Asked]) -> list[New]:
-        """Rolls the rows back to what they share with the requests, and gives what is unread."""
+        """Rolls the rows back to their common prefix with the requests -> the unread tokens."""
         raise NotImplementedError
 
     def _read(self, new: dict[int, New]) -> dict[int, tuple[Tensor, Tensor | None]]:
         """New tokens, at least one for each of these rows -> logits (V,) after the last of each,
-        and hidden (1, D) to be read beside the next."""
+        and hidden (1, D) to be read with the next token."""
         raise NotImplementedError
 
     def forget(self, key: Hashable) -> None:
@@ -120,23 +120,23 @@ class InRows:
 
 
 def filled(rows: Sequence[Sequence[int]], width: int) -> Tensor:
-    """(B, width) int64, filled up at the ends."""
+    """(B, width) int64, padded at the ends."""
     return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
 class DraftModel(InRows):
-    """`longest` None: what the model was made for."""
+    """Drafts with a model; `longest` defaults to the model's max_length."""
 
     def __init__(self, model: Transformer, rows: int = 1, longest: int | None = None) -> None:
         longest = longest or model.config.max_length
-        super().__init__(DenseCache.of(model, rows, room=2 * longest), longest)  # one unread, too
+        super().__init__(DenseCache.of(model, rows, room=2 * longest), longest)  # and an unread one
         self.model, self.vocab_size = model, model.config.vocab_size
-        self.read: list[list[int]] = [[] for _ in range(rows)]  # what the cache holds, row by row
+        self.read: list[list[int]] = [[] for _ in range(rows)]  # the tokens cached in each row
 
     def _begin(self, rows: Sequence[int], requests: Sequence[Asked]) -> list[New]:
         unread = []
         for row, asked in zip(rows, requests):
-            shared = common_length(self.read[row], asked.tokens[:-1])  # the newest is read anew
+            shared = common_length(self.read[row], asked.tokens[:-1])  # the newest is read again
             self.read[row] = self.read[row][:shared]
             unread.append((list(asked.tokens[shared:]), None))
         self.cache.truncate([len(read) for read in self.read])
@@ -147,13 +147,13 @@ class DraftModel(InRows):
         tokens = filled(added, max(map(len, added)))  # (B, T)
         hidden = read_on(self.model, tokens.to(self.model.embed.weight.device), self.cache)
         self.read = [read + more for read, more in zip(self.read, added)]
-        self.cache.truncate([len(read) for read in self.read])  # what filled up is forgotten
+        self.cache.truncate([len(read) for read in self.read])  # drops the padding
         last = torch.stack([hidden[row, len(added[row]) - 1] for row in new])
         return {row: (logits, None) for row, logits in zip(new, self.model.head(last))}
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """The number of equal tokens that both begin with."""
+    """The length of the common prefix."""
     for at, (a, b) in enumerate(zip(one, other)):
         if a != b:
             return at
@@ -162,7 +162,7 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 def quantized_draft(target: Transformer, form: str = "int8", fast: bool = True) -> Transformer:
     """A copy of the target with the blocks' matrices and the head in this format; embedding and
-    norms are shared. `fast`: through a packed kernel, where the format has one on this device."""
+    norms are shared. `fast`: through a packed kernel, if the format has one on this device."""
     draft = first_layers(target, target.config.layers)
     draft.blocks = copy.deepcopy(target.blocks)
     quantize_model(draft, named(form))
@@ -175,7 +175,7 @@ def quantized_draft(target: Transformer, form: str = "int8", fast: bool = True) 
 
 
 def first_layers(target: Transformer, layers: int) -> Transformer:
-    """The target's first blocks, and its own embedding, norm and head: parameters are shared."""
+    """The target's first blocks, embedding, norm and head; parameters are shared."""
     if not 1 <= layers <= target.config.layers:
         raise InputError(
             f"the target has {target.config.layers} layers: draft with 1 to "

@@ -1,18 +1,18 @@
-"""EAGLE: one small layer goes on where the target's last hidden vector is, token by token.
+"""EAGLE: one small layer that continues from the target's last hidden vector, token by token.
 
-    target    h(Once)   h(upon)   h(a)              hidden vectors, exact, of what it has read
+    target    h(Once)   h(upon)   h(a)              exact hidden vectors of the tokens read so far
                  ╲         ╲        ╲
-    tokens       upon      a        time            each beside the token drawn from it
+    tokens       upon      a        time            each paired with the token drawn from it
     layer        ĥ(upon)   ĥ(a)     ĥ(time)  →  there  →  ĥ(there)  →  was  …
-                                    └ guessed, and read in place of what the target would say
+                                    └ predicted, and used in place of the target's
 
-The hidden vector knows all that the target made of the text, so that one layer is enough to say the
-next; and the token beside it, which Medusa's heads cannot see, says which of the likely ones was
-drawn. Guessed vectors are never kept: when the request comes again, exact ones take their places.
+The hidden vector holds all that the target knows of the text, so one layer is enough to predict the
+next; and the token beside it, which Medusa's heads cannot see, tells which of the likely ones was
+drawn. Predicted vectors are never kept: at the request's next call, exact ones replace them.
 
-    x = J [embed(token), h];  ĥ = block(x);  logits = ĥ U^T, U the target's rows at first
+    x = J [embed(token), h];  ĥ = block(x);  logits = ĥ U^T, U initialized to the target's rows
 
-Cost a draft: a layer's and V'·D numbers read, one after the other. Papers: Li et al., arXiv
+Cost per drafted token, sequentially: a layer's weights and V'·D numbers. Papers: Li et al., arXiv
 2401.15077; shortlist: 2502.14856.
 Shapes: B texts  T tokens  D width  V vocabulary  V' shortlist.
 """
@@ -36,12 +36,12 @@ from minitrain.inference.speculation.proposer import Asked
 from minitrain.model.rope import rotation
 from minitrain.model.transformer import Block, Transformer, initialise
 
-NOISE = 0.1  # of a hidden vector's spread, in training: guessed ones are not exact either
+NOISE = 0.1  # of a hidden vector's spread, in training: predicted ones are inexact too
 
 
 class EagleLayer(nn.Module):
     def __init__(self, target: Transformer, shortlist: Tensor, seed: int = 0) -> None:
-        """`shortlist` (V',): the token ids that are guessed at all."""
+        """`shortlist` (V',): the token ids that can be drafted."""
         super().__init__()
         self.config = replace(target.config, layers=1, experts=0, window=None)
         width, rows = self.config.hidden_size, target.head.weight.detach()[shortlist]
@@ -52,12 +52,12 @@ class EagleLayer(nn.Module):
         self.register_buffer("shortlist", shortlist)
         self.register_buffer("own", rows.clone())
         self.to(rows)
-        self.embedding = [target.embed]  # in a list: it is the target's, and not trained
+        self.embedding = [target.embed]  # in a list, since it is the target's and not trained
 
     def forward(self, tokens: Tensor, hidden: Tensor, reader: DenseReader | None = None) -> Tensor:
         """tokens (B, T), each drawn from the hidden (B, T, D) beside it -> ĥ (B, T, D)."""
         x = self.join(torch.cat((self.embedding[0](tokens), hidden), dim=-1))
-        if reader is None:  # whole texts, to be trained on
+        if reader is None:  # whole texts, in training
             return self.block(x, rotation(self.config, torch.arange(x.shape[1]), x.dtype))
         turns = rotation(self.config, reader.positions, x.dtype)
         attention, attend = self.block.attention, partial(reader.attend, 0)
@@ -69,7 +69,7 @@ class EagleLayer(nn.Module):
         return hidden @ self.outer.T
 
     def loss(self, lessons: Lessons) -> Tensor:
-        """Cross-entropy with what the target says next, and the distance of ĥ from its h."""
+        """Cross-entropy with the target's distribution, plus the distance of ĥ from h."""
         hidden, spread = lessons.hidden, lessons.hidden.std()
         noisy = hidden + NOISE * spread * torch.randn_like(hidden)
         guess = self(lessons.tokens[:, 1:], noisy[:, :-1])  # of hidden[:, 1:]
@@ -79,23 +79,23 @@ class EagleLayer(nn.Module):
 
 
 class Eagle(InRows):
-    """`longest` None: what the target was made for."""
+    """Drafts with an EAGLE layer; `longest` defaults to the target's max_length."""
 
     def __init__(self, layer: EagleLayer, rows: int = 1, longest: int | None = None) -> None:
         longest, place = longest or layer.config.max_length, (layer.outer.device, layer.outer.dtype)
         super().__init__(DenseCache(layer.config, rows, 2 * longest, *place), longest)
         self.layer = layer
         self.exact = [0] * rows  # tokens in each row whose hidden vectors are the target's
-        self.ends = [0] * rows  # where in their texts these end: a row may begin behind a prefix
+        self.ends = [0] * rows  # their ends in the text: a row may start after a prefix
         self.owner: list[Hashable] = [None] * rows
 
     def _fits(self, asked: Asked) -> bool:
-        """No draft before the target has read anything of a request."""
+        """No draft before the target has read any of a request."""
         return len(asked.hidden) > 0 and super()._fits(asked)
 
     def _begin(self, rows: Sequence[int], requests: Sequence[Asked]) -> list[New]:
-        """Guessed vectors are cut. A row begins anew where the hidden vectors that came do not
-        follow on those that it has (another's row, a text that was preempted)."""
+        """Cuts predicted vectors. A row starts over if the new hidden vectors do not continue the
+        cached ones (another request's row, a preempted text)."""
         for row, asked in zip(rows, requests):
             follows = self.ends[row] == len(asked.tokens) - 1 - len(asked.hidden)
             if self.owner[row] != asked.key or not follows:
@@ -103,7 +103,7 @@ class Eagle(InRows):
             self.ends[row] = len(asked.tokens) - 1
         self.cache.truncate(self.exact)
         for row, asked in zip(rows, requests):
-            self.exact[row] += len(asked.hidden)  # which are read first
+            self.exact[row] += len(asked.hidden)  # these are read first
         return [(list(asked.tokens[-len(asked.hidden) :]), asked.hidden) for asked in requests]
 
     def _read(self, new: dict[int, New]) -> dict[int, tuple[Tensor, Tensor]]:

@@ -1,27 +1,27 @@
-"""The length of drafts: what speculation gains in closed form, measured costs, and the best length.
+"""The draft length: speed-up of speculation in closed form, measured costs, and the best length.
 
-Let each draft be kept with probability a, whatever came before, and the draft model take c times
-the target's seconds for a token. A round of g drafts then writes and costs
+Let each draft token be accepted with probability a, independently, and the draft model take c times
+the target's seconds for a token. A round of g draft tokens then generates and costs
 
     tokens  E = 1 + a + a² + … + a^g = (1 - a^(g+1)) / (1 - a)
     seconds     g·c + v                  in the target's passes over one token
 
 and is E / (g·c + v) times as fast as the target alone. The paper has v = 1: a pass over g + 1
-tokens takes as long as one over a single token, since both read the same weights. Where FLOPs cost
-too (a CPU, a large batch) v grows with g, and speculation can lose. And the drafts of one text are
-not alike: a hard place loses its whole run, an easy one could have gone on, so that E at the mean
+tokens takes as long as one over a single token, since both read the same weights. If FLOPs matter
+too (a CPU, a large batch) v grows with g, and speculation can lose. Also, acceptance varies within
+a text: a hard position loses its whole run, an easy one could have gone on, so E at the mean
 of a is not the mean of E.
 
-`AdaptiveLength` drafts as long as the last token still pays. After a round of g drafts of which k
-were kept, the target has looked at k + 1 of them (k kept, one not), or at all g. Of those looked
-at, the kept ones estimate the acceptance a; older ones count less, as a text has easy and hard
-stretches:
+`AdaptiveLength` drafts as long as the last token still pays. In a round of g draft tokens with k
+accepted, the target has judged k + 1 of them (k accepted, one not), or all g. Among those
+judged, the accepted ones estimate the acceptance a; older ones count less, as a text has easy and
+hard stretches:
 
-    a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age)          over all drafts looked at
+    a = (m·prior + Σ 0.9^age·kept) / (m + Σ 0.9^age)          over all draft tokens judged
 
-and the length is the fastest by the formula, at the costs measured of a draft and of a pass over
-g + 1 tokens. Where that is 0 nothing is drafted, the old ones fade, a goes back to its prior, and
-drafts are tried again. It depends on the text alone and on no clock, so that the same seed
+and the length is the fastest by the formula, at the measured costs of a draft token and of a pass
+over g + 1 tokens. At length 0 nothing is drafted, old observations fade, a returns to its prior,
+and drafts are tried again. It depends on the text alone, not on a clock, so that the same seed
 generates the same text.
 
 Papers: Leviathan et al., arXiv 2211.17192, section 3.5, theorems 3.5, 3.8 and 3.11; Liu et al.
@@ -52,7 +52,7 @@ PLAIN = SamplingParameters(temperature=1.0)
 
 
 def acceptance(p: Tensor, q: Tensor) -> Tensor:
-    """p, q (..., V) -> (...): Σ min(p, q), the probability that a draw from q is kept."""
+    """p, q (..., V) -> (...): Σ min(p, q), the probability that a draw from q is accepted."""
     return p.minimum(q).sum(dim=-1)
 
 
@@ -70,8 +70,8 @@ def expected_tokens(acceptance: float, length: int) -> float:
 def speed_up(
     acceptance: float, length: int, draft_cost: float, verification_cost: float = 1.0
 ) -> float:
-    """The speed-up over the target alone; costs are in the target's passes over one token: c of one
-    draft, v of the pass over all g + 1. Below 1 speculation loses."""
+    """The speed-up over the target alone; costs in the target's one-token passes: c of a drafted
+    token, v of the pass over all g + 1. Below 1 speculation loses."""
     if draft_cost < 0 or verification_cost <= 0:
         raise InputError(
             f"a draft cost of {draft_cost} and a verification cost of {verification_cost}: seconds "
@@ -82,7 +82,7 @@ def speed_up(
 
 @dataclass(frozen=True)
 class Costs:
-    """In the target's passes over one token; `measure_costs` gives them."""
+    """Costs in units of the target's one-token pass, from `measure_costs`."""
 
     draft: float  # one drafted token
     passes: tuple[float, ...]  # the pass over 1, 2, … tokens: passes[g] with g drafts
@@ -102,9 +102,9 @@ def measure_acceptance(
     texts: Tensor,
     parameters: SamplingParameters = PLAIN,
 ) -> Tensor:
-    """texts (B, T) int64 -> (B, T): after each token, how probably a draft of the next is kept.
+    """texts (B, T) int64 -> (B, T): the acceptance probability of a draft after each token.
 
-    Σ min(p, q); where greedy, 1 or 0: whether both find the same token the likeliest.
+    Σ min(p, q); if greedy, 1 or 0: whether both models have the same likeliest token.
     """
     rows = [
         [_probabilities(model(text[None])[0], parameters) for model in (target, draft)]
@@ -127,8 +127,8 @@ def measure_costs(
     most: int = 6,
     repeats: int = 9,
 ) -> Costs:
-    """At batch 1, while `text` is written: the seconds of a drafted token, and of a pass over 1 to
-    `most` + 1 tokens, over those of a pass over one."""
+    """At batch 1, while generating `text`: the time of a drafted token, and of passes over 1 to
+    `most` + 1 tokens, relative to a one-token pass."""
     if len(text) < repeats + 3:
         raise InputError(
             f"a text of {len(text)} tokens is over before {repeats} repeats are: give "
@@ -139,7 +139,7 @@ def measure_costs(
     hidden = read_on(target, tokens, cache)[0]  # (T, D)
 
     def read(count: int) -> None:
-        """So many tokens, which are then forgotten."""
+        """Reads `count` tokens, then drops them from the cache."""
         before = list(cache.lengths)
         target.head(read_on(target, tokens[:, :count], cache)[0])
         cache.truncate(before)
@@ -154,7 +154,7 @@ def measure_costs(
 def _draft_seconds(
     proposer: Proposer, text: Sequence[int], hidden: Tensor, most: int, repeats: int
 ) -> float:
-    """The median of a proposal of `most` tokens, the text one token longer each time."""
+    """Median seconds of a proposal of `most` tokens, as the text grows by one token each time."""
     seconds, key, shown = [], object(), 0
     for end in range(len(text) - repeats - 1, len(text)):
         asked = Asked(key, text[:end], most, SamplingParameters(), hidden[shown : end - 1])
@@ -165,16 +165,16 @@ def _draft_seconds(
 
 
 class Length(Protocol):
-    most: int  # no draft has more tokens
+    most: int  # the maximum draft length
 
     def next(self, key: Hashable) -> int:
-        """The most that a request's next draft may have."""
+        """The maximum length of a request's next draft."""
 
     def observe(self, key: Hashable, drafted: int, kept: int) -> None:
         """Records the outcome of a request's round."""
 
     def forget(self, key: Hashable) -> None:
-        """The request is over."""
+        """Drops a finished request's state."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +196,13 @@ class FixedLength:
 
 
 class AdaptiveLength:
-    """The best length for each request, by what was kept of its drafts; 0 to len(passes) - 1."""
+    """The best length for each request from its acceptances so far; 0 to len(passes) - 1."""
 
     def __init__(self, costs: Costs, prior: float = 0.7, weight: float = 2.0, fade: float = 0.9):
-        """`prior`: the acceptance before anything was seen, worth `weight` tokens."""
+        """`prior`: the initial acceptance, with the weight of `weight` observed tokens."""
         self.costs, self.most = costs, len(costs.passes) - 1
         self.prior, self.weight, self.fade = prior, weight, fade
-        self.seen: dict[Hashable, tuple[float, float]] = {}  # kept, and looked at
+        self.seen: dict[Hashable, tuple[float, float]] = {}  # weighted counts: accepted, judged
 
     def acceptance(self, key: Hashable) -> float:
         kept, looked_at = self.seen.get(key, (0.0, 0.0))

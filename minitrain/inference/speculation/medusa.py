@@ -1,18 +1,18 @@
-"""Medusa: heads upon the target's last hidden vector, each of which guesses one token further.
+"""Medusa: heads on the target's last hidden vector, each of which predicts one token further.
 
-    hidden of "little" ─ the target's head   girl                   drawn already, the text's newest
-                       ─ head 1              named | who | called   guesses for the tokens behind
-                       ─ head 2              Lily | loved | lived   it: a tree of the best ranks
+    hidden of "little" ─ the target's head   girl                   drawn already, the newest token
+                       ─ head 1              named | who | called   guesses for the next tokens:
+                       ─ head 2              Lily | loved | lived   a tree of the best ranks
 
-All heads work at once, so a draft costs one small product; but head 2 does not know what head 1
-guessed, nor what was drawn, and is the worse for it. A tree makes up for some: several guesses at
-each depth, in the shape that kept most on the training text (`best_tree`). Guesses are picked,
-so that every text is the target's own; the paper's "typical acceptance" is not used, as it changes
-the distribution.
+All heads run at once, so a draft costs one small matmul; but head 2 knows neither what head 1
+predicted nor what was drawn, and is less accurate for it. A tree makes up for some of that: several
+guesses at each depth, in the shape with most acceptances on the training text (`best_tree`). The
+guesses are top-ranked, not sampled, so every text is the target's own; the paper's "typical
+acceptance" is not used, as it changes the distribution.
 
-    head k     logits_k = (h + silu(W_k h)) U_k^T, W_k 0 at first and U_k the target's own rows
+    head k     logits_k = (h + silu(W_k h)) U_k^T, W_k initially 0 and U_k the target's own rows
 
-Cost a draft: K·(D² + V'·D) numbers read. Paper: Cai et al., arXiv 2401.10774. Lab: e09b.
+Cost per draft: K·(D² + V'·D) numbers read. Paper: Cai et al., arXiv 2401.10774. Lab: e09b.
 Shapes: B texts  T tokens  K heads  D width  V' shortlist.
 """
 
@@ -31,12 +31,12 @@ from minitrain.inference.speculation.lessons import Lessons
 from minitrain.inference.speculation.proposer import ROOT, Asked, Draft
 from minitrain.model.transformer import Transformer
 
-Branch = tuple[int, ...]  # a node, by the rank that is taken at each depth on the way to it
+Branch = tuple[int, ...]  # a node, as the rank chosen at each depth of its path
 
 
 class MedusaHeads(nn.Module):
     def __init__(self, target: Transformer, shortlist: Tensor, heads: int = 4) -> None:
-        """`shortlist` (V',): the token ids that are guessed at all."""
+        """`shortlist` (V',): the token ids that can be drafted."""
         super().__init__()
         rows = target.head.weight.detach()[shortlist]  # (V', D)
         self.register_buffer("shortlist", shortlist)
@@ -51,7 +51,7 @@ class MedusaHeads(nn.Module):
         return einsum(x, self.outer, "... k d, k v d -> ... k v")
 
     def loss(self, lessons: Lessons) -> Tensor:
-        """Cross-entropy with what the target says, a token further for each head, in the mean."""
+        """Mean cross-entropy with the target's distributions, one token further for each head."""
         logits = self(lessons.hidden)  # (B, T, K, V')
         said = (lessons.hidden @ self.own.T).softmax(dim=-1)  # (B, T, V'): p of the token after t
         losses = [
@@ -62,7 +62,7 @@ class MedusaHeads(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, lessons: Lessons, ranks: int = 8) -> Tensor:
-        """(K, ranks): how often each head's guess of each rank is the text's token."""
+        """(K, ranks): how often each head's guess of each rank is right."""
         found = []
         best = self.shortlist[self(lessons.hidden).topk(ranks, dim=-1).indices]  # (B, T, K, ranks)
         for k in range(best.shape[2]):
@@ -72,8 +72,8 @@ class MedusaHeads(nn.Module):
 
 
 class Medusa:
-    """`branches`: the tree's nodes, each behind its parent, such as `best_tree(accuracy, nodes=12)`
-    gives them for `heads.accuracy(lessons)`."""
+    """`branches`: the tree's nodes, each after its parent, such as `best_tree(accuracy, nodes=12)`
+    for the `heads.accuracy(lessons)`."""
 
     def __init__(self, heads: MedusaHeads, branches: Sequence[Branch]) -> None:
         self.heads, self.branches = heads, branches
@@ -82,7 +82,7 @@ class Medusa:
 
     @torch.no_grad()
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
-        """A request's `most` counts nodes: the tree's best ones."""
+        """Drafts the tree's best nodes, up to a request's `most`."""
         return [self._tree(asked) if len(asked.hidden) else Draft() for asked in requests]
 
     def _tree(self, asked: Asked) -> Draft:
@@ -98,11 +98,11 @@ class Medusa:
 
 
 def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:
-    """The tree of so many nodes that keeps the most: its paths, each a rank at every depth.
+    """The tree of `nodes` nodes with most expected acceptances, as paths: a rank at every depth.
 
-    accuracy (depths, ranks): how often the guess of rank r for depth d is right. Taken to be
-    independent, a node is reached with the product along its path, and the tree keeps the sum over
-    its nodes: those with the greatest products, which are a tree, as a parent's is never smaller.
+    accuracy (depths, ranks): how often the guess of rank r for depth d is right. Assuming
+    independence, a node is reached with the product along its path, and the expected acceptances
+    are the sum over nodes: the greatest products, which form a tree as no child exceeds its parent.
     """
     waiting: list[tuple[float, Branch]] = []
     depths, ranks = accuracy.shape
@@ -122,6 +122,6 @@ def best_tree(accuracy: Tensor, nodes: int) -> list[Branch]:
 
 
 def parents_of(paths: Sequence[Branch]) -> tuple[int, ...]:
-    """Each path's parent; paths stand after their beginnings."""
+    """Each path's parent; paths follow their prefixes."""
     place = {path: node for node, path in enumerate(paths)}
     return tuple(place[path[:-1]] if path[:-1] else ROOT for path in paths)

@@ -1,16 +1,16 @@
-"""Drafts by name: all that need no second model, and are made of the target.
+"""Drafts by name: all those that need no second model, but are made from the target.
 
-    ngram                 what followed where the text stood before: nothing is made or computed
-    int8, int4-g32, …     the target in fewer bits (quantization/formats/names.py has all)
+    ngram                 continuations of earlier occurrences in the text: no model at all
+    int8, int4-g32, …     the target with fewer bits (quantization/formats/names.py has all)
     layers-4              its first 4 blocks
     medusa, eagle         heads on its hidden vectors, trained on its own text: about a minute
-                          at 15M parameters, and kept in the cache, where the next start finds them
+                          at 15M parameters, then cached for the next start
 
-Training draws by fixed seeds, so that a head depends on the target's weights, on how its texts
-begin and on how long is trained: these name the file. One that cannot be read is made again.
+Training uses fixed seeds, so a head depends on the target's weights, the beginning of its texts and
+the training length, which name the file. An unreadable file is replaced.
 
-`measured_length` is for all: how long a draft should be, from what this one and the target's passes
-cost here. A tree's nodes count as if they stood in a row, which is too hopeful of it.
+`measured_length` works for all: the best draft length from the measured costs of drafts and target
+passes. A tree's nodes count as if they were a chain, which is optimistic.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from minitrain.paths import cache_dir, write_bytes_atomically
 from minitrain.quantization.formats.names import FLOATS, GRIDS, PATTERN
 
 HEADS = {"medusa": MedusaHeads, "eagle": EagleLayer}
-TOGETHER = 64  # texts that are written in one batch
+TOGETHER = 64  # texts generated in one batch
 COURSE = Course(steps=150, texts=8, lr=4e-3)
 LAYERS = re.compile(r"layers-(\d+)")
-WRITTEN = 24  # tokens that costs are measured on
+WRITTEN = 24  # tokens over which costs are measured
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """The amount of the target's own text that heads learn from, and how long they train."""
+    """The amount of the target's own text to train heads on, and their training length."""
 
     texts: int = 192
     length: int = 128
-    shortlist: int = 1500  # tokens that a head guesses at all, the most frequent ones
+    shortlist: int = 1500  # the most frequent tokens, which a head can draft
     nodes: int = 12  # of Medusa's tree, at most
     course: Course = COURSE
 
@@ -80,7 +80,7 @@ def trained(name: str, target: Transformer, begin: Sequence[int], teaching: Teac
 def written(
     target: Transformer, begin: Sequence[int], texts: int, length: int, progress: bool = False
 ) -> Lessons:
-    """The target's own texts; a few at a time, whose cache is small."""
+    """The target's own texts; a few at a time, to keep the cache small."""
     chance, parts = torch.Generator().manual_seed(0), []
     bar = tqdm(range(0, texts, TOGETHER), "writing the model's own text", disable=not progress)
     for first in bar:
@@ -127,8 +127,8 @@ def is_named(name: str) -> bool:
 
 
 def named_draft(name: str, target: Transformer, begin: Sequence[int], rows: int) -> Proposer:
-    """For `rows` requests at once; `begin`: the tokens that the target's own texts begin with, for
-    heads. InputError for a name that is none of these, or more layers than the target has."""
+    """A proposer for `rows` requests at once; `begin`: the beginning of the target's texts, for
+    heads. InputError for an unknown name, or more layers than the target has."""
     if name == "ngram":
         return NGram()
     if name in HEADS:

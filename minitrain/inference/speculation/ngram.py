@@ -1,11 +1,11 @@
-"""Prompt lookup: what followed the last time that the text stood here.
+"""Prompt lookup: the continuation of the last occurrence of the text's final tokens.
 
     … the little red house . She went to the little red | house . She went …
-              └─ 3 tokens found again ─┘         drafts: what stood behind them
+              └─ 3 tokens found again ─┘         drafts: the tokens after them
 
-Nothing is computed, and nothing is proposed where nothing is found: it gains on texts that repeat
+Nothing is computed, and nothing is proposed without a match: it gains on texts that repeat
 themselves or their prompt (code, summaries, lists) and loses little on others. Cost: a search
-through the text, n·T comparisons. Saxena 2023, prompt lookup decoding; Yang et al., arXiv
+of the text, n·T comparisons. Saxena 2023, prompt lookup decoding; Yang et al., arXiv
 2304.04487 (LLMA). Lab: e09b. Shapes: T tokens so far.
 """
 
@@ -19,7 +19,7 @@ from minitrain.inference.speculation.proposer import Asked, Draft
 
 
 class NGram:
-    """Looks for the last `longest` tokens, then for fewer, to one; the latest find counts."""
+    """Searches for the last `longest` tokens, then fewer, down to one; takes the latest match."""
 
     def __init__(self, longest: int = 3) -> None:
         self.sizes = range(longest, 0, -1)

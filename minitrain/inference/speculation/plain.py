@@ -1,13 +1,13 @@
 """Speculation as lab e09b writes it, each idea in a few lines.
 
-    verify            drafts that were drawn: kept, or replaced such that the text is the target's
-    ngram_draft       what followed the last time that the text stood here
-    best_length       tokens a round over what it costs, for every length
-    tree_attention    which tokens each node of a tree of drafts reads, and where it stands
-    accepted_path     the branch that the target would have written
-    medusa_loss       heads that guess two, three, … tokens further
+    verify            sampled drafts: accepted, or replaced so that the distribution is the target's
+    ngram_draft       the continuation of the last occurrence of the text's final tokens
+    best_length       tokens per round over its cost, for every length
+    tree_attention    the tokens that each node of a draft tree reads, and its position
+    accepted_path     the branch that the target would have generated
+    medusa_loss       heads that predict two, three, … tokens ahead
 
-`verification`, `formula`, `tree` and `drafts` have the rest: drafts of several lengths in a batch,
+`verification`, `lessons` and `medusa` have the rest: drafts of several lengths in a batch,
 shortlists of tokens, the tree's best shape.
 Shapes: B requests  g drafted tokens  V vocabulary  n nodes  T tokens  D width  K heads.
 """
@@ -24,7 +24,7 @@ def verify(
     p: Tensor, q: Tensor, drafts: Tensor, coins: Tensor, pick: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """p (B, g + 1, V), q (B, g, V), drafts (B, g) int64 drawn from q, coins (B, g) in [0, 1)
-    -> tokens (B, g + 1), -1 behind the new text, and kept (B,), how many drafts it begins with.
+    -> tokens (B, g + 1), -1 after the new text, and kept (B,), the number of accepted drafts.
 
     `pick(weights)` draws a token for each row of weights, which need not sum to 1.
     """
@@ -46,7 +46,7 @@ def ngram_draft(tokens: Sequence[int], most: int, longest: int = 3) -> list[int]
     """The tokens, at most `most`, that followed an earlier occurrence of the text's end; [] if
     there is none.
 
-    The last `longest` tokens are looked for, then fewer, to one; the latest find counts.
+    It searches for the last `longest` tokens, then fewer, down to one, and takes the latest match.
     """
     for size in range(min(longest, len(tokens) - 1), 0, -1):
         for start in range(len(tokens) - size - 1, -1, -1):
@@ -59,7 +59,7 @@ def ngram_draft(tokens: Sequence[int], most: int, longest: int = 3) -> list[int]
 def best_length(
     acceptance: float, draft_cost: float, passes: Sequence[float]
 ) -> tuple[int, list[float]]:
-    """The fastest number of drafts, the shortest of equals, and the speed-up of each number.
+    """The fastest draft length (the shortest if tied), and the speed-up of each length.
 
     passes[g]: the pass over g + 1 tokens; both costs in the target's passes over one token.
     """
@@ -73,7 +73,7 @@ def best_length(
 def tree_attention(parents: Sequence[int], read: int) -> tuple[Tensor, Tensor]:
     """n parents, -1 for a node that follows the text -> seen (n, read + n) bool, positions (n,).
 
-    `read` tokens of text stand before the tree; position 0 is the text's first.
+    `read` tokens of text come before the tree; position 0 is the text's first.
     """
     seen = torch.eye(len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
@@ -86,7 +86,7 @@ def tree_attention(parents: Sequence[int], read: int) -> tuple[Tensor, Tensor]:
 def accepted_path(
     tokens: Sequence[int], parents: Sequence[int], choices: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Nodes that are kept, from the text on, and the new text: theirs, and the target's next.
+    """The accepted nodes in order, and the new tokens: theirs, then the target's next.
 
     choices (n + 1,): the target's own token after the text, then after each node.
     """
@@ -103,8 +103,8 @@ def medusa_loss(
 ) -> Tensor:
     """hidden (B, T, D), inner (K, D, D), outer (K, V, D), tokens (B, T) -> Σ decay^k L_k, k from 1.
 
-    Head k's logits at place t, (h + silu(W_k h)) U_k^T, guess token t + 1 + k; L_k is the mean
-    cross-entropy over all places that have one. No gradient reaches `hidden`.
+    Head k's logits at position t, (h + silu(W_k h)) U_k^T, predict token t + 1 + k; L_k is the mean
+    cross-entropy over all positions that have one. No gradient reaches `hidden`.
     """
     hidden, total = hidden.detach(), torch.zeros(())
     for k, (first, second) in enumerate(zip(inner, outer), start=1):

@@ -1,9 +1,9 @@
 """A proposer's input for one request, and the draft that it returns.
 
-A proposer may be wrong in all it says but one thing: a draft's `probabilities` must be those that
-its tokens were drawn from. Where tokens were picked and not drawn (a table, the likeliest ones, a
-tree of rivals) there are none, and the target itself draws and looks whether its own token is
-among them (answers.py).
+A proposer may be wrong in everything but one thing: a draft's `probabilities` must be those that
+its tokens were sampled from. Tokens that were picked, not sampled (a table, the likeliest ones, a
+tree of siblings) have none, and the target draws its own token and checks whether it is among
+them (answers.py).
 
 Shapes: n drafted tokens  V vocabulary  D width.
 """
@@ -29,13 +29,13 @@ ROOT = -1  # the parent of a draft that follows the text's last token
 class Asked:
     """One request, as a proposer sees it.
 
-    `hidden` (n, D): what the target's head was given at the last n tokens but the newest, which
-    the target has not read; n counts those since the proposer was last asked, and may be 0.
+    `hidden` (n, D): the inputs of the target's head at the last n tokens but the newest, which
+    the target has not read; n counts those since the proposer's last call, and may be 0.
     """
 
-    key: Hashable  # whose caches these are
+    key: Hashable  # identifies the request's caches
     tokens: Sequence[int]  # prompt and text so far, not empty
-    most: int  # draft no more than that
+    most: int  # the maximum draft length
     parameters: SamplingParameters
     hidden: Tensor
     generator: torch.Generator | None = None
@@ -43,11 +43,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Draft:
-    """n tokens; node i continues node `parents[i]` < i, or the text itself where that is -1."""
+    """n tokens; node i continues node `parents[i]` < i, or the text itself if that is -1."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    probabilities: Tensor | None = None  # (n, V) of a chain that was drawn; None: picked
+    probabilities: Tensor | None = None  # (n, V) of a sampled chain; None: picked
 
     def __post_init__(self) -> None:
         orderly = all(ROOT <= parent < node for node, parent in enumerate(self.parents))
@@ -74,19 +74,19 @@ class Draft:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
     def children(self) -> dict[tuple[int, int], int]:
-        """(parent, token) -> node; of equal ones under one parent the last."""
+        """(parent, token) -> node; the last one for duplicates."""
         return {pair: node for node, pair in enumerate(zip(self.parents, self.tokens))}
 
     @property
     def depth(self) -> int:
-        """The length of its longest path."""
+        """The length of the longest path."""
         depths = [0]
         for parent in self.parents:
             depths.append(1 + depths[1 + parent])
         return max(depths)
 
     def first(self, count: int) -> Draft:
-        """Its first `count` nodes: of a tree another one, as parents stand before children."""
+        """Its first `count` nodes, again a tree, as parents come before children."""
         if count >= len(self.tokens):
             return self
         p = None if self.probabilities is None else self.probabilities[:count]
@@ -95,15 +95,15 @@ class Draft:
 
 class Proposer(Protocol):
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:
-        """A draft for each; an empty one where it has no idea. What a proposer keeps between calls
-        it finds out by itself from `tokens`: what was kept is in the text."""
+        """A draft for each request; empty if it has none. A proposer with state finds out from
+        `tokens` what was accepted: accepted tokens are in the text."""
 
     def forget(self, key: Hashable) -> None:
-        """The request is over."""
+        """Drops a finished request's state."""
 
 
 def chosen(asked: Asked, logits: Tensor) -> tuple[int, Tensor | None]:
-    """logits (V,) -> the next draft, and (V,) what it was drawn from: None where it was picked."""
+    """logits (V,) -> the next draft token, and (V,) its distribution: None if picked."""
     if asked.parameters.greedy:
         return int(logits.argmax()), None
     logits = shaped(logits[None].float().cpu(), asked.parameters)  # (1, V)
@@ -112,13 +112,13 @@ def chosen(asked: Asked, logits: Tensor) -> tuple[int, Tensor | None]:
 
 
 def drawn(tokens: Sequence[int], probabilities: Sequence[Tensor | None]) -> Draft:
-    """The chain of what `chosen` gave one after the other."""
+    """The chain of consecutive results of `chosen`."""
     picked = not probabilities or probabilities[0] is None
     return Draft.chain(tokens, None if picked else torch.stack(list(probabilities)))
 
 
 def check_vocabulary(proposer: Proposer, target: Transformer) -> None:
-    """InputError for a draft model that cannot read its target's tokens, before one comes."""
+    """InputError for a draft model whose vocabulary does not fit the target's, ahead of use."""
     known, vocabulary = getattr(proposer, "vocab_size", None), target.config.vocab_size
     if known not in (None, vocabulary):
         raise InputError(
@@ -128,7 +128,7 @@ def check_vocabulary(proposer: Proposer, target: Transformer) -> None:
 
 
 def check_drafts(drafts: Sequence[Draft], most: Sequence[int], vocabulary: int) -> None:
-    """InputError for what a target of this vocabulary was not asking for."""
+    """InputError for drafts that are too long or outside the target's vocabulary."""
     if len(drafts) != len(most):
         raise InputError(
             f"{len(most)} requests were asked about and {len(drafts)} drafts came: give one for "

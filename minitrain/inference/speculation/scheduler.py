@@ -1,10 +1,10 @@
-"""Drafts in a step's plan: a request's tokens, and behind them guesses that one pass verifies.
+"""Drafts in a step's plan: a request's tokens, followed by guesses that one pass verifies.
 
     budget 8    A | a a a     B | b b     C        A and B have drafts of 3 and 2, C has none
 
-A draft gives way to everything else: each request's own next token comes first, and where blocks
-are missing the draft is dropped before anybody is preempted. A tree's nodes stand one after the
-other behind the text; the path that is kept is moved together afterwards (PagedCache.keep).
+A draft yields to everything else: each request's own next token comes first, and if blocks are
+missing the draft is dropped before any request is preempted. A tree's nodes are stored one after
+the other behind the text; the accepted path is compacted afterwards (PagedCache.keep).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NONE = Draft()
 
 @dataclass(frozen=True)
 class DraftWork(Work):
-    """The last of `tokens` are the draft's, and `samples` is 1 more than it has."""
+    """The last of `tokens` are the draft's, and `samples` is the draft's length + 1."""
 
     draft: Draft
 
     @property
     def part(self) -> Part:
-        """A tree's nodes stand at their depths, and each sees its own way."""
+        """A tree's nodes have their depths as positions, and each sees its ancestors."""
         if self.draft.is_chain:
             return super().part
         known = self.count - len(self.draft)
@@ -45,7 +45,7 @@ def draft_of(work: Work) -> Draft:
 
 
 class DraftScheduler(Scheduler):
-    """`drafts` are for the next step, of running requests that lack one token only."""
+    """`drafts` are for the next step, for running requests with only one token to compute."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -57,7 +57,7 @@ class DraftScheduler(Scheduler):
         return plan
 
     def _next(self, request: Request, left: int, behind: int) -> tuple[Work, Copies | None]:
-        draft = self.drafts.pop(request, NONE)  # once: the next try is without it
+        draft = self.drafts.pop(request, NONE)  # once: a retry has no draft
         known = request.tokens[request.num_computed_tokens :]
         draft = draft.first(max(0, left - len(known) - behind))
         if len(draft):
@@ -68,8 +68,8 @@ class DraftScheduler(Scheduler):
         return super()._next(request, left, behind)
 
     def computed(self, work: Work, kept: int = 0) -> None:
-        """`kept` of the draft's tokens were drawn, and stand behind the request's by now; the
-        refused ones' places are not counted, and are written over."""
+        """`kept` of the draft's tokens were accepted, and are now in the request's; positions of
+        rejected ones are not counted, and are overwritten."""
         num_computed = work.start + work.count - len(draft_of(work)) + kept
         self.blocks.truncate(work.request.table, num_computed)
         self._advance(work.request, num_computed)

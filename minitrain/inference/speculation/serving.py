@@ -1,27 +1,27 @@
-"""An engine whose requests speculate, and `speculate`, which generates with drafts in one call.
+"""An engine with speculative decoding, and `speculate`, which generates with drafts in one call.
 
     speculate(target, DraftModel(draft), [tokens], SamplingParameters(64))[0].tokens
     drafts = EngineDrafts(Medusa(heads, branches), length=12)
     engine = SpeculativeEngine(model, num_blocks=256, proposer=drafts)
 
-Before each step the engine asks for drafts, reads them with all its other tokens, and draws each
-request's own tokens along them (answers.py):
+Before each step the engine asks for drafts, computes them with all its other tokens, and draws
+each request's tokens, accepting those drafts that match (answers.py):
 
     text      Once upon a | time there was          the target has read all but the last token
     pass      a · time there was                    reads it and the draft: 4 rows of logits
-    answer    keeps "time there", replaces "was" by "lived": three tokens in one pass
-    caches    cut behind "there": the target's here, a draft model's when it is asked again
+    answer    accepts "time there", replaces "was" by "lived": three tokens in one pass
+    caches    cut after "there": the target's now, a draft model's at its next call
 
 So the answers are, token for token and at every temperature, those without drafts, through
-preemptions, shared prefixes and stops. Drafts are then picked, each the draft model's likeliest
-token, and kept with probability p. With `drawn` they are drawn as the request draws, and judged by
-exact rejection: kept with probability Σ min(p, q), in the same distribution, but the text depends
-on the drafts, and so on company and preemptions as well.
+preemptions, shared prefixes and stops. Draft tokens are then picked, each the draft model's
+likeliest, and accepted with probability p. With `drawn` they are sampled like the request's, and
+verified by exact rejection: accepted with probability Σ min(p, q), in the same distribution, but
+the text depends on the drafts, and so also on the batch and on preemptions.
 
-A proposer sees from the text what was kept. Heads upon the target's hidden vectors get those of
-every token that the engine has computed for this request: of a prefix that was found in the cache
-there are none, and the head begins behind it. More requests in a batch leave less to gain, since
-the engine's pass is then no longer bound by reading weights: an adaptive length follows the costs.
+A proposer sees in the text what was accepted. Heads on the target's hidden vectors get those of
+every token that the engine has computed for this request: a prefix found in the cache has none, and
+the head starts after it. Larger batches leave less to gain, since the engine's pass is then no
+longer bound by reading weights: an adaptive length follows the costs.
 Paper: Leviathan et al., arXiv 2211.17192. Shapes: B requests  n tokens  D width.
 """
 
@@ -56,18 +56,18 @@ BLOCK = 16
 
 
 class EngineDrafts:
-    """A proposer and what it is shown of an engine's requests. `length`: most tokens of a draft,
-    or nodes of a tree."""
+    """A proposer with its view of an engine's requests. `length`: the maximum number of tokens of a
+    draft, or nodes of a tree."""
 
     def __init__(self, proposer: Proposer, length: int | Length = 4, drawn: bool = False) -> None:
         self.proposer, self.drawn = proposer, drawn
         self.length = FixedLength(length) if isinstance(length, int) else length
-        self.unshown: dict[Hashable, tuple[int, list[Tensor]]] = {}  # up to where, and (n, D) each
+        self.unshown: dict[Hashable, tuple[int, list[Tensor]]] = {}  # end position, and (n, D) each
 
     def propose(
         self, requests: Sequence[Request], most: Sequence[int], vocabulary: int
     ) -> list[Draft]:
-        """For each, a chain or a tree of up to so many tokens that may follow its own."""
+        """For each request, a chain or tree of up to `most` tokens that may follow its own."""
         counts = [min(self.length.next(one.id), limit) for one, limit in zip(requests, most)]
         asked = [self._asked(one, n) for one, n in zip(requests, counts) if n > 0]
         found = self.proposer.propose(asked) if asked else []
@@ -76,10 +76,10 @@ class EngineDrafts:
         return [next(rest) if count > 0 else Draft() for count in counts]
 
     def read(self, request: Request, start: int, hidden: Tensor) -> None:
-        """Keeps hidden (n, D), which the head was given at the request's tokens from `start` on,
-        until the proposer is asked again."""
+        """Keeps hidden (n, D), the head's inputs at the request's tokens from `start` on, until the
+        proposer's next call."""
         end, parts = self.unshown.get(request.id, (start, []))
-        if end != start:  # it was preempted, and is read again
+        if end != start:  # it was preempted, and is recomputed
             parts = []
         self.unshown[request.id] = start + len(hidden), [*parts, hidden]
 
@@ -111,7 +111,7 @@ class SpeculativeEngine(Engine):
         self.proposer = proposer
 
     def _prepare(self) -> None:
-        """Drafts are for requests that lack one token only, and never reach past the answer."""
+        """Makes drafts for requests with one token to compute, never past the answer's end."""
         asked = {
             request: request.num_left - 1
             for request in self.scheduler.running
@@ -123,8 +123,8 @@ class SpeculativeEngine(Engine):
             self.scheduler.drafts = dict(zip(asked, drafts))
 
     def _answer(self, plan: Plan, read: Pass) -> list[Output]:
-        """The cache holds what was read of each request, and what was kept of its draft: a tree's
-        path is moved together, as if it had been a chain."""
+        """Draws the answers and keeps only accepted draft tokens in the cache: a tree's path is
+        compacted, as if it had been a chain."""
         outputs, paths = draw_answers(read.sampled, read.logits, self.clock())
         for work in plan.work:
             request, draft, path = work.request, draft_of(work), paths.get(work.request.id, [])
@@ -149,8 +149,8 @@ def speculate(
     parameters: SamplingParameters | Sequence[SamplingParameters] = GREEDY,
     length: int | Length = 4,
 ) -> list[Answer]:
-    """The target's own answers, all in one batch, with drafts of `length` tokens at most: at
-    temperature 0 token for token, else in distribution. `parameters` are one prompt's, or all's."""
+    """The target's own answers, all in one batch, with drafts of at most `length` tokens: at
+    temperature 0 token for token, else in distribution. `parameters`: for all, or per prompt."""
     drafts = EngineDrafts(proposer, length, drawn=True)
     each = [parameters] if isinstance(parameters, SamplingParameters) else parameters
     longest = max(map(len, prompts), default=0) + max(one.max_new_tokens for one in each)

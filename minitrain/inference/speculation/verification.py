@@ -1,17 +1,17 @@
-"""Verification: drafted tokens are kept or replaced such that the text is the target's, exactly.
+"""Verification: drafted tokens are accepted or replaced, with exactly the target's distribution.
 
-A draft model drew g tokens from its own distributions q_1 … q_g. One pass of the target over them
-gives p_1 … p_g, and p_{g+1} after the last. From the left, token x_i is kept with probability
+A draft model sampled g tokens from its own distributions q_1 … q_g. One pass of the target over
+them gives p_1 … p_g, and p_{g+1} after the last. From the left, x_i is accepted with probability
 
-    min(1, p_i(x_i) / q_i(x_i)).      The first that is not is replaced by a draw from
-    (p_i - q_i)+ / Σ (p_i - q_i)+     and what follows it is dropped: a "recovered" token.
+    min(1, p_i(x_i) / q_i(x_i)).      The first rejected one is replaced by a draw from
+    (p_i - q_i)+ / Σ (p_i - q_i)+     (the "recovered" token), and what follows it is dropped.
 
-Where all are kept, p_{g+1} gives one more, the "bonus" token: a pass gives 1 to g + 1 tokens. Why
-it is exact: x is written at i as a kept draft with probability q(x)·min(1, p/q) = min(p, q), and as
-a replacement with P(reject)·(p - q)+ / Σ (p - q)+, where P(reject) = 1 - Σ min(p, q) = Σ (p - q)+:
-together min(p, q) + (p - q)+ = p(x). It holds for any q, a bad draft only costs time. p and q are
-what is really drawn from: temperature, top-k and top-p come before, in both. At temperature 0
-they are 1 for one token, and the rule says: keep what the target would have written.
+If all are accepted, p_{g+1} gives one more, the "bonus" token: a pass gives 1 to g + 1 tokens. Why
+it is exact: x is output at i as an accepted draft with probability q(x)·min(1, p/q) = min(p, q),
+and as a replacement with P(reject)·(p - q)+ / Σ (p - q)+, where P(reject) = 1 - Σ min(p, q) =
+Σ (p - q)+: together min(p, q) + (p - q)+ = p(x). It holds for any q; a bad draft only costs time. p
+and q are the distributions really sampled from: after temperature, top-k and top-p, in both. At
+temperature 0 they are 1 for one token, and the rule accepts what the target would have generated.
 
 Papers: Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318.
 Shapes: B requests  g drafted tokens  V vocabulary.
@@ -27,13 +27,13 @@ from torch import Tensor
 from minitrain.errors import InputError
 from minitrain.inference.sampling import draw
 
-NOTHING = -1  # in place of a token where a request has got fewer than others
+NOTHING = -1  # padding for requests with fewer tokens than others
 
 
 def verify_naive(
     p: Tensor, q: Tensor, drafts: list[int], generator: torch.Generator | None = None
 ) -> list[int]:
-    """One request: p (g + 1, V), q (g, V), g drafts -> the kept ones and one token more."""
+    """One request: p (g + 1, V), q (g, V), g drafts -> the accepted ones and one more token."""
     for i, draft in enumerate(drafts):
         coin = torch.rand((), generator=generator)
         if coin * q[i, draft] < p[i, draft]:
@@ -48,12 +48,12 @@ def verify_naive(
 def verify(
     p: Tensor, q: Tensor, drafts: Tensor, uniforms: Tensor, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same for B requests: p (B, g + 1, V), q (B, g, V), drafts (B, g) int64, which were drawn
-    from q; `uniforms` (B, g + 1) in [0, 1), all the chance there is, a number for each draft and
-    one for the last token. `lengths` (B,): how many of the g are drafts, where that differs.
+    """`verify_naive` for B requests: p (B, g + 1, V), q (B, g, V), drafts (B, g) int64 from q;
+    `uniforms` (B, g + 1) in [0, 1), the only randomness: one for each draft and one for the last
+    token. `lengths` (B,): the number of drafts of each request, if fewer than g.
 
-    -> tokens (B, g + 1), of which each request's first `kept` + 1 are its new text and the others
-    -1; and kept (B,), how many drafts that text begins with.
+    -> tokens (B, g + 1), the first `kept` + 1 of which are each request's new text, the others -1;
+    and kept (B,), the number of accepted drafts.
     """
     if lengths is None:
         lengths = torch.full((len(drafts),), drafts.shape[1], device=p.device)
@@ -63,8 +63,8 @@ def verify(
     place = torch.arange(p.shape[1], device=p.device)  # (g + 1,)
     real = place[:-1] < rearrange(lengths, "b -> b 1")  # (B, g)
     _check_drawn(draft, real)
-    accepted = (uniforms[:, :-1] * draft < target) & real  # undivided: p = 0 is never kept
-    kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first that is not
+    accepted = (uniforms[:, :-1] * draft < target) & real  # no division: p = 0 is never accepted
+    kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first rejection
 
     q = F.pad(q, (0, 0, 0, 1))  # a place for the bonus token
     rest = residual(p[requests, kept], q[requests, kept], kept < lengths)
@@ -75,10 +75,10 @@ def verify(
 
 
 def residual(p: Tensor, q: Tensor, rejected: Tensor) -> Tensor:
-    """p, q (B, V), rejected (B,) -> (B, V): what to draw the last token from, not normalised.
+    """p, q (B, V), rejected (B,) -> (B, V): the unnormalised distribution of the last token.
 
-    (p - q)+ after a rejection, p itself for a bonus token. Where rounding alone rejected, as p and
-    q are equal, nothing is left of the difference, and p is as right.
+    (p - q)+ after a rejection, p itself for a bonus token. If only rounding caused the rejection,
+    since p equals q, the difference is 0, and p is used, which is also right.
     """
     rest = (p - q).clamp(min=0)
     use = rejected & (rest.sum(dim=1) > 0)

@@ -1,3 +1,1 @@
-"""Attention: grouped queries, masks, and the tiled kernels that never hold the whole matrix of
-scores.
-"""
+"""Attention: grouped queries, masks, and tiled kernels that never materialize the full scores."""

@@ -1,10 +1,10 @@
 """Causal grouped-query attention: a token reads itself and the tokens before it.
 
-H/K query heads share one key/value head: answers hardly suffer, and the keys and values that a
-server keeps for every token of every user are H/K times fewer. `attention_naive` says what is
-computed; `attention` is PyTorch's fused kernel, which never holds the (T, T) scores.
+H/K query heads share one key/value head: quality hardly suffers, and the keys and values that a
+server keeps for every token of every user are H/K times fewer. `attention_naive` is the
+definition; `attention` is PyTorch's fused kernel, which never materializes the (T, T) scores.
 
-Cost a layer: 4·B·H·T²·C FLOPs forward, half of which causality spares the fused kernel; the naive
+Cost a layer: 4·B·H·T²·C FLOPs forward, of which the fused kernel skips the masked half; the naive
 one keeps B·H·T² weights for backward, the fused one q, k, v and out, B·T·(2H + 2K)·C.
 Papers: Ainslie et al., arXiv 2305.13245 (GQA); Dao et al., 2205.14135 (FlashAttention). Lab: e01.
 Shapes: B batch  T tokens  D width  H query heads  K key/value heads  C head size.
@@ -40,7 +40,7 @@ def attention_naive(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same, fused."""
+    """`attention_naive` by PyTorch's fused kernel."""
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
@@ -56,16 +56,16 @@ def causal_mask(q: Tensor) -> Tensor:
 def attention_mask(x: Tensor, documents: Tensor | None, window: int | None) -> Tensor | None:
     """x (B, T, D), documents (B, T) -> 0 where a token may read, -inf elsewhere, in x's dtype.
 
-    (B, 1, T, T) where there are documents, (T, T) for a window alone, and None where causality is
-    all: the fused kernel then skips what is masked. Made once a forward, for all layers: a boolean
-    mask would be turned into this one again in each.
+    (B, 1, T, T) with documents, (T, T) for a window alone, and None for plain causal attention, for
+    which the fused kernel skips what is masked. Made once per forward for all layers: a boolean
+    mask would be converted to this one in each layer.
     """
     length = x.shape[1]
     windowed = window is not None and window < length
     if documents is None and not windowed:
         return None
     place = torch.arange(length, device=x.device)
-    distance = rearrange(place, "i -> i 1") - place  # (T, T): how far behind i is j
+    distance = rearrange(place, "i -> i 1") - place  # (T, T): how far j is behind i
     readable = distance >= 0
     if windowed:
         readable = readable & (distance < window)
@@ -79,10 +79,10 @@ Kernel = Callable[[Tensor, Tensor, Tensor, "Tensor | Mask | None"], Tensor]
 
 
 class Attention(nn.Module):
-    """The four matrices: into queries, keys and values, and back into the width.
+    """The query, key and value projections, attention, and the output projection.
 
-    `kernel` is what computes q, k, v, mask -> out: another one may take `attention`'s place
-    (`transformer.exchange_attention`), and reads a mask of its own kind.
+    `kernel` computes q, k, v, mask -> out; `transformer.exchange_attention` can replace `attention`
+    by another one, with its own kind of mask.
     """
 
     def __init__(self, config: ModelConfig):
@@ -102,7 +102,7 @@ class Attention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, turns: Rotation, mask: Tensor | None
     ) -> Tensor:
-        """q (B, T, H·C), k and v (B, T, K·C) -> (B, T, H·C): what each head has read."""
+        """q (B, T, H·C), k and v (B, T, K·C) -> (B, T, H·C): the heads' outputs."""
         q, k, v = (self.split(z) for z in (q, k, v))
         q, k = rotate(q, turns), rotate(k, turns)  # (B, T, H, C), (B, T, K, C)
         q, k, v = (rearrange(z, "b t h c -> b h t c") for z in (q, k, v))

@@ -1,13 +1,13 @@
-"""Attention masks, described and not drawn: a few numbers and a document's number a token.
+"""Attention masks described, not materialized: a few numbers, and a document number per token.
 
-A query reads keys that stand at or before its own place, no further back than the window, and in
-its own document. `attention_mask` draws that as (T, T) numbers, 4·T² bytes; a kernel that works in
-tiles asks for one tile at a time, and for the keys that a row of tiles can read at all:
+A query reads keys at or before its own position, no further back than the window, and in its own
+document. `attention_mask` materializes that as (T, T) numbers, 4·T² bytes; a tiled kernel asks for
+one tile at a time, and for the range of keys that a row of tiles can read at all:
 
                  keys →                 x   read in full: no mask is needed
-    queries ↓    x \\ . . .              \\   crossed by the diagonal: `tile` says what is read
-                 x x \\ . .              .   never touched, as `keys` ends before it
-                 . x x \\ .              window: `keys` begins later, too
+    queries ↓    x \\ . . .              \\   crossed by the diagonal: needs a mask from `tile`
+                 x x \\ . .              .   never visited, since `keys` ends before it
+                 . x x \\ .              window: `keys` starts later, too
 
 Paper: Dao, arXiv 2307.08691. Lab: e05. Shapes: B batch  T tokens.
 """
@@ -23,10 +23,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """`offset` is the place of the first query among the keys: 0 where a sequence reads itself.
+    """`offset` is the position of the first query among the keys: 0 in self-attention.
 
-    None puts the last query beside the last key ("bottom-right"), as where a few new tokens read
-    all that came before. Documents are (B, queries) and (B, keys), both or neither.
+    None aligns the last query with the last key ("bottom-right"), as when a few new tokens read
+    everything before them. Documents are (B, queries) and (B, keys), both or neither.
     """
 
     offset: int | None = None
@@ -58,14 +58,14 @@ class Mask:
         return Mask(offset, self.window, *documents)
 
     def keys(self, rows: slice, length: int) -> range:
-        """The keys, of `length`, that some query of `rows` may read: a run without a gap."""
+        """The keys, of `length`, that some query of `rows` may read: a contiguous range."""
         first = 0 if self.window is None else self.offset + rows.start - self.window + 1
         start = min(max(0, first), length)
         return range(start, max(start, min(self.offset + rows.stop, length)))
 
     def tile(self, rows: slice, columns: slice, device: torch.device | str) -> Tensor | None:
-        """(B or 1, 1, rows, columns) bool: what may be read; None where everything may."""
-        nearest = self.offset + rows.start - (columns.stop - 1)  # how far back the key is, at least
+        """(B or 1, 1, rows, columns) bool: True where a query may read; None if all True."""
+        nearest = self.offset + rows.start - (columns.stop - 1)  # lower bound of the distance
         farthest = self.offset + rows.stop - 1 - columns.start
         near = self.window is None or farthest < self.window
         if self.q_documents is None and nearest >= 0 and near:

@@ -1,16 +1,16 @@
-"""Attention in tiles: softmax(QKᵀ)V without the (T, T) scores ever being there (FlashAttention).
+"""Tiled attention (FlashAttention): softmax(QKᵀ)V without materializing the (T, T) scores.
 
-A tile of queries meets one tile of keys after another and keeps, for each row, the greatest score
-so far m, the sum l of exp(score - m), and the output not yet divided by l. A greater score than m
-makes what was summed before too large by a factor exp(new m - m): it is scaled down, and all is as
-if m had been known. Saved for backward are q, k, v, out and log l + m, from which backward makes
-each tile of weights again:      P = exp(QKᵀ - (log l + m))      dS = P·(dO Vᵀ - rowsum(dO·O))
+Each tile of queries visits the tiles of keys in turn and keeps, per row, the maximum score so far
+m, the sum l of exp(score - m), and the output before division by l. When the maximum grows, earlier
+sums are too large by a factor exp(new m - m): they are scaled down, as if the new m had always been
+known. q, k, v, out and log l + m are saved for backward, which recomputes each tile of weights:
+    P = exp(QKᵀ - (log l + m))      dS = P·(dO Vᵀ - rowsum(dO·O))
 
 Cost a layer, causal: 2·B·H·T²·C FLOPs forward and 5·B·H·T²·C backward, 2.5 times (the scores are
-made twice). Bytes saved: B·T·((2H + 2K)·C + H) elements. Papers: Milakov & Gimelshein, arXiv
+computed twice). Saved: B·T·((2H + 2K)·C + H) elements. Papers: Milakov & Gimelshein, arXiv
 1805.02867; Dao et al., 2205.14135; Dao, 2307.08691. Lab: e05.
 Shapes: B batch  H query heads  K key/value heads  G = H/K  I, J queries and keys (of a tile: i, j)
-C head size. Rows (g i) of one key/value head stand together: keys are read by G heads, uncopied.
+C head size. Rows (g i) of one key/value head are adjacent: G heads read the keys without a copy.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ROWS, COLUMNS = 256, 512  # of a tile: the scores of one head, 512 KiB in float3
 
 
 def tiled_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None) -> Tensor:
-    """q (B, H, I, C), k and v (B, K, J, C) -> (B, H, I, C). A query that may read nothing gets 0.
+    """q (B, H, I, C), k and v (B, K, J, C) -> (B, H, I, C). 0 for a query with nothing to read.
 
-    Without a mask it is causal, the last query beside the last key.
+    Without a mask it is causal, with the last query aligned with the last key.
     """
     check_heads(q, k, v)
     mask = (mask or Mask()).between(q.shape[2], k.shape[2])
@@ -59,23 +59,23 @@ class Tiled(torch.autograd.Function):
 
 
 def tiled_forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-    """-> out (B, H, I, C), and of each row log Σ exp(score), (B, H, I): -inf where none is read.
+    """-> out (B, H, I, C), and log Σ exp(score) of each row, (B, H, I): -inf if it reads nothing.
 
-    Both in float32 at least.
+    Both are at least float32.
     """
     kv_heads, exact = k.shape[1], exact_dtype(q)
     out, lse = torch.empty_like(q, dtype=exact), q.new_empty(q.shape[:3], dtype=exact)
     for rows in tiles(range(q.shape[2]), ROWS):
         queries = _by_key_head(q[:, :, rows], kv_heads).to(exact) / q.shape[-1] ** 0.5
         total = torch.zeros_like(queries)  # (B, K, g i, C), to be divided by `mass`
-        top = queries.new_full(queries.shape[:3], -torch.inf)  # the greatest score so far
+        top = queries.new_full(queries.shape[:3], -torch.inf)  # the maximum score so far
         mass = torch.zeros_like(top)  # Σ exp(score - top)
         for columns, readable in _read_tiles(mask, rows, k):
             scores = _scores(queries, k[:, :, columns].to(exact), readable)  # (B, K, g i, j)
             new_top = torch.maximum(top, scores.amax(dim=-1))
             base = new_top.masked_fill(new_top == -torch.inf, 0)  # -inf - -inf would be NaN
             weights = scores.sub_(base[..., None]).exp_()
-            shrink = (top - base).exp_()  # of what was summed under the smaller maximum
+            shrink = (top - base).exp_()  # rescales sums under the old maximum
             mass = mass.mul_(shrink).add_(weights.sum(dim=-1))
             total = total.mul_(shrink[..., None]).add_(weights @ v[:, :, columns].to(exact))
             top = new_top
@@ -88,9 +88,9 @@ def tiled_forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, 
 def tiled_backward(
     q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, lse: Tensor, delta: Tensor, mask: Mask
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """-> dq, dk, dv in float32 at least. `lse` and `delta` (B, H, I) may count keys beside these:
+    """-> dq, dk, dv, at least float32. `lse` and `delta` (B, H, I) may include keys beyond these:
 
-    then this is their part of the gradient, and parts add up (ring attention lives on that).
+    then this is these keys' part of the gradient, and parts add up (used by ring attention).
     """
     kv_heads, exact, scale = k.shape[1], exact_dtype(q), q.shape[-1] ** -0.5
     dq, dk, dv = (torch.zeros_like(z, dtype=exact) for z in (q, k, v))
@@ -114,27 +114,27 @@ def tiled_backward(
 
 
 def row_products(d_out: Tensor, out: Tensor) -> Tensor:
-    """(B, H, I): what the derivative of a softmax takes off a whole row, Σ_j P·dP = dO·O."""
+    """(B, H, I): the row term that a softmax's derivative subtracts, Σ_j P·dP = dO·O."""
     exact = exact_dtype(out)
     return (d_out.to(exact) * out.to(exact)).sum(dim=-1)
 
 
 def tiles(places: range, size: int) -> Iterator[slice]:
-    """`places` cut into runs of `size`, the last one shorter."""
+    """Splits `places` into slices of `size`, the last one shorter."""
     for start in range(places.start, places.stop, size):
         yield slice(start, min(start + size, places.stop))
 
 
 def _read_tiles(mask: Mask, rows: slice, k: Tensor) -> Iterator[tuple[slice, Tensor | None]]:
-    """The tiles of keys that these queries read anything of, with what they read of them."""
+    """The tiles of keys that these queries can read, each with its mask."""
     for columns in tiles(mask.keys(rows, k.shape[2]), COLUMNS):
         readable = mask.tile(rows, columns, k.device)
-        if readable is None or readable.any():  # documents that never meet cost nothing
+        if readable is None or readable.any():  # tiles of disjoint documents are skipped
             yield columns, readable
 
 
 def _scores(queries: Tensor, keys: Tensor, readable: Tensor | None) -> Tensor:
-    """(B, K, g i, C), (B, K, j, C) -> (B, K, g i, j), -inf where nothing may be read."""
+    """(B, K, g i, C), (B, K, j, C) -> (B, K, g i, j), -inf where masked."""
     scores = queries @ keys.mT
     if readable is not None:
         by_head = rearrange(scores, "b kv (g i) j -> b kv g i j", i=readable.shape[2])

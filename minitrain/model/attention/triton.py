@@ -1,11 +1,11 @@
-"""Tiled attention on a GPU: the same tiles, each a program of one Triton kernel.
+"""Tiled attention on a GPU: one Triton program per tile.
 
 On a CPU a tile stays in the cache while PyTorch's operations pass over it one by one. On a GPU each
 operation would write it to memory and read it back; a single kernel keeps it in registers
-from the scores to their product with the values. Two kernels make the gradients, so that each sum
-has one program that owns it and no additions race: one a tile of queries, one a tile of keys.
+from the scores to their product with the values. Two kernels compute the gradients, so that each
+sum is owned by one program, without atomics: one per tile of queries, one per tile of keys.
 
-Cost: as tiled.py, and the scores a third time. Paper: Dao, arXiv 2307.08691. Lab: e05.
+Cost: as tiled.py, and the scores are computed a third time. Paper: Dao, arXiv 2307.08691. Lab: e05.
 Shapes: B batch  H query heads  K key/value heads  I, J queries and keys  C head size.
 """
 
@@ -21,7 +21,7 @@ from minitrain.model.attention.mask import Mask
 from minitrain.model.attention.tiled import Tiled, check_heads
 
 TILE = 64  # queries and keys
-FAR = 2**30  # a window that hides nothing
+FAR = 2**30  # a window that masks nothing
 
 
 def triton_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None) -> Tensor:
@@ -57,10 +57,10 @@ def triton_backward(
 
 
 def _run(kernel: Callable, programs: tuple[int, int], tensors: tuple[Tensor, ...], mask: Mask):
-    """Starts the kernel; q and k are the first two of its `tensors`, all contiguous."""
+    """Launches the kernel; `tensors` are contiguous and begin with q and k."""
     (_, heads, queries, size), (_, kv_heads, keys, _) = (z.shape for z in tensors[:2])
     packed = mask.q_documents is not None
-    documents = (mask.q_documents, mask.k_documents) if packed else tensors[:2]  # or not read
+    documents = (mask.q_documents, mask.k_documents) if packed else tensors[:2]  # else not read
     kernel[programs](
         *tensors,
         *(z.contiguous() for z in documents),

@@ -1,8 +1,8 @@
-"""The kernels of triton.py: one program a tile, all its sums in registers. Needs triton.
+"""The kernels of triton.py: one program per tile, all its sums in registers. Needs triton.
 
-Loops run over the tiles that `Mask.keys` would name; `readable` is `Mask.tile`. Tensors are
-contiguous, float32 or shorter; sums are float32. WIDTH is C, rounded up to a power of two.
-Shapes: as in tiled.py; a pointer ends in the tensor's name.
+Loops run over the tiles given by `Mask.keys`; `readable` is `Mask.tile`. Tensors are contiguous,
+of at most 32-bit floats; sums are float32. WIDTH is C rounded up to a power of two.
+Shapes: as in tiled.py; pointers are named after their tensors.
 """
 
 import triton
@@ -26,7 +26,7 @@ def store_rows(base, rows, count, size, tile, WIDTH: tl.constexpr):
 
 @triton.jit
 def dot(a, b):
-    """In full float32 where the inputs are that: tensor cores would round them to TF32."""
+    """A product in full float32 for float32 inputs, without rounding to TF32."""
     return tl.dot(a, b, input_precision="ieee")
 
 
@@ -51,7 +51,7 @@ def forward_kernel(
     heads, group, queries, keys, size, offset, window, scale,
     PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries of one head meets its keys, tile by tile."""
+    """Processes one tile of queries of one head, looping over tiles of keys."""
     first = tl.program_id(0) * ROWS
     head = tl.program_id(1).to(tl.int64)  # of B·H
     kv_head, batch = head // group, head // heads
@@ -88,7 +88,7 @@ def forward_kernel(
 def scores_gradient(
     queries_tile, keys_tile, values_tile, d_rows, row_lse, row_delta, allowed, scale
 ):
-    """-> weights P and their scores' gradient dS = P·(dO Vᵀ - delta), (rows, columns) both."""
+    """-> weights P and the scores' gradient dS = P·(dO Vᵀ - delta), (rows, columns) both."""
     scores = dot(queries_tile, tl.trans(keys_tile)) * scale
     weights = tl.where(allowed, tl.exp(scores - row_lse[:, None]), 0.0)
     d_weights = dot(d_rows, tl.trans(values_tile))
@@ -101,7 +101,7 @@ def queries_gradient_kernel(
     heads, group, queries, keys, size, offset, window, scale,
     PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries meets its keys once more, and sums up dS·K."""
+    """Loops over the keys of one tile of queries again, accumulating dS·K."""
     first = tl.program_id(0) * ROWS
     head = tl.program_id(1).to(tl.int64)
     kv_head, batch = head // group, head // heads
@@ -133,7 +133,7 @@ def keys_gradient_kernel(
     heads, group, queries, keys, size, offset, window, scale,
     PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A tile of keys meets the queries of every head that reads it: Pᵀ·dO and dSᵀ·Q."""
+    """Loops over the queries of every head that reads this tile of keys: Pᵀ·dO and dSᵀ·Q."""
     first = tl.program_id(0) * COLUMNS
     kv_head = tl.program_id(1).to(tl.int64)  # of B·K
     batch = kv_head * group // heads

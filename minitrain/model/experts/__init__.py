@@ -1,3 +1,1 @@
-"""Mixtures of experts: the router, dispatch and combine, grouped experts, and what a step does
-around them.
-"""
+"""Mixtures of experts: the router, dispatch and combine, grouped experts, step bookkeeping."""

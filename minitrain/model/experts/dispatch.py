@@ -1,17 +1,17 @@
-"""Dispatch and combine: tokens to rows that are sorted by expert, and back.
+"""Dispatch and combine: tokens to rows sorted by expert, and back.
 
-Each of M tokens makes K choices; a kept choice is a row, and rows of one expert are neighbours:
+Each of M tokens makes K choices; a kept choice is a row, and rows of one expert are contiguous:
 
     token      0    1    2                      row       0  1  2  3  4  5
     experts   b a  c b  a b        order of choices      a0 a2|b0 b1 b2|c1       counts 2 3 1
 
 `slots` is the inverse: the row of each choice. Without a capacity nothing is dropped (dropless).
-With one, an expert takes its `capacity` choices of highest router probability, the earlier token
-where two are equal, and drops the rest: a dropped choice adds nothing to its token, and the weights
-of the kept ones stay as they are.
+With one, an expert takes its `capacity` choices of highest router probability (ties: the earlier
+token) and drops the rest: a dropped choice adds nothing to its token, and the weights of the kept
+ones are not renormalized.
 
-Cost: moves M·K·D numbers each way; backward is the other way round, with no scattered addition, so
-that it is the same bit for bit each time. Papers: GShard, arXiv 2006.16668 (capacity); V-MoE,
+Cost: moves M·K·D numbers each way; backward is the reverse, without a scatter-add, so it is bitwise
+deterministic. Papers: GShard, arXiv 2006.16668 (capacity); V-MoE,
 2106.05974 (priority); MegaBlocks, 2211.15841 (dropless). Lab: e02d_expert_parallel.
 Shapes: M tokens  K choices a token  E experts  R rows, M·K less what is dropped  D width.
 """
@@ -26,10 +26,10 @@ from torch.autograd.function import once_differentiable
 
 
 class RoutingPlan(NamedTuple):
-    """The routing plan: the expert of each choice. A choice's number is K·token + k."""
+    """The row of each choice and the choice of each row; choice k of a token is K·token + k."""
 
     order: Tensor  # (R,) the choice in each row
-    slots: Tensor  # (M, K) the row of each choice; 0 where it is dropped
+    slots: Tensor  # (M, K) the row of each choice; 0 if dropped
     kept: Tensor  # (M, K) bool
     counts: Tensor  # (E,) rows of each expert
 
@@ -40,7 +40,7 @@ class RoutingPlan(NamedTuple):
 
     @property
     def dropped(self) -> Tensor:
-        """() choices that found their expert full."""
+        """() choices dropped because their expert was full."""
         return (~self.kept).sum()
 
 
@@ -75,17 +75,17 @@ def places(counts: Tensor) -> Tensor:
 
 
 def dispatch(x: Tensor, plan: RoutingPlan) -> Tensor:
-    """x (M, D) -> (R, D): a copy of its token in each row. Its backward is `collect`."""
+    """x (M, D) -> (R, D): copies each row's token. The backward is `collect`."""
     return _Dispatch.apply(x, plan)
 
 
 def collect(rows: Tensor, plan: RoutingPlan) -> Tensor:
-    """rows (R, D) -> (M, D): each token's rows, added. Its backward is `dispatch`."""
+    """rows (R, D) -> (M, D): the sum of each token's rows. The backward is `dispatch`."""
     return _Collect.apply(rows, plan)
 
 
 def combine(rows: Tensor, weights: Tensor, plan: RoutingPlan) -> Tensor:
-    """rows (R, D), weights (M, K) -> (M, D): each token's rows, weighed and added."""
+    """rows (R, D), weights (M, K) -> (M, D): the weighted sum of each token's rows."""
     return _Combine.apply(rows, weights, plan)
 
 
@@ -127,14 +127,14 @@ class _Combine(torch.autograd.Function):
         rows, weights, order = ctx.saved_tensors
         dy = dy.index_select(0, order // weights.shape[1])  # (R, D)
         dots = (dy * rows).sum(dim=-1, dtype=weights.dtype)  # (R,)
-        dweights = torch.zeros_like(weights).flatten()  # (M·K,): of a dropped choice 0
+        dweights = torch.zeros_like(weights).flatten()  # (M·K,): 0 for dropped choices
         dweights[order] = dots
         drows = dy * weights.flatten()[order].to(dy.dtype).unsqueeze(1)  # (R, D)
         return drows, dweights.view_as(weights), None
 
 
 def _weighed(rows: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
-    """Each token's rows, at slots (M, K), times its weights (M, K), added in float32 at least."""
+    """Sums each token's rows, found by slots (M, K), times weights (M, K), in float32 or wider."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     out = torch.zeros(len(slots), rows.shape[1], dtype=wide, device=rows.device)  # (M, D)
     for slot, weight in zip(slots.unbind(1), weights.to(wide).unbind(1)):

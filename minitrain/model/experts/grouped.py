@@ -1,14 +1,14 @@
-"""E experts, each a SwiGLU of its own, over rows that are sorted by expert.
+"""E experts, each its own SwiGLU, over rows sorted by expert.
 
     y = (silu(x G_e) · x U_e) D_e        for each row x of expert e
 
-Expert e's rows are one contiguous segment, so a loop takes it whole, and writes into its segment of
-one output; a kernel for grouped matmul does all segments at once, and is taken on a GPU. In plain
-autograd backward needs 4·F numbers a row; g = x G and u = x U are enough, since their product is
-made again cheaper than it is kept. Gate and up are one node of the graph and down another, so that
-each frees what it has used.
+Expert e's rows are one contiguous segment, so a loop processes it whole and writes into its segment
+of one output; on a GPU a grouped-matmul kernel does all segments at once. Plain autograd saves 4·F
+numbers a row for backward; g = x G and u = x U are enough, since recomputing their product costs
+less than storing it. Gate and up are one node of the graph and down another, so that each frees
+what it has used.
 
-Cost: 6·R·D·F FLOPs forward whatever E, where the naive one, all experts for all tokens, takes
+Cost: 6·R·D·F FLOPs forward for any E, where the naive version, all experts for all tokens, takes
 6·M·E·D·F; saves R·(D + 2·F) numbers. Paper: MegaBlocks, arXiv 2211.15841. Lab:
 e02d_expert_parallel. Shapes: M tokens  R rows  E experts  D width  F width in an expert.
 """
@@ -35,7 +35,7 @@ def experts_naive(x: Tensor, weights: Tensor, gate: Tensor, up: Tensor, down: Te
 
 
 class Experts(nn.Module):
-    """Answers for rows sorted by expert; an expert without rows gets gradients of zero."""
+    """Expert outputs for rows sorted by expert; experts without rows get zero gradients."""
 
     def __init__(self, experts: int, width: int, inner: int):
         super().__init__()
@@ -46,7 +46,7 @@ class Experts(nn.Module):
             nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """rows (R, D), counts (E,) of sum R -> (R, D)."""
+        """rows (R, D), counts (E,) summing to R -> (R, D)."""
         weights = [weight.to(rows.dtype) for weight in (self.gate, self.up, self.down)]
         swiglu = grouped_swiglu if has_kernel(rows, *weights) else looped_swiglu
         return swiglu(rows, *weights, counts)
@@ -60,7 +60,7 @@ def looped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Ten
 
 
 def grouped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
-    """The same by torch's kernel, which knows its own backward."""
+    """`looped_swiglu` by torch's kernel, which has its own backward."""
     ends = counts.cumsum(0, dtype=torch.int32)  # (E,)
     g, u = (torch._grouped_mm(x, weight, offs=ends) for weight in (gate, up))  # (R, F)
     return torch._grouped_mm(F.silu(g) * u, down, offs=ends)
@@ -86,7 +86,7 @@ class _GateUp(torch.autograd.Function):
         dx, dgate, dup = (torch.empty_like(t) for t in (x, gate, up))
         rows = _segments(ctx.sizes, x, dg, du, dx)
         for x_e, dg_e, du_e, dx_e, gate_e, up_e, dgate_e, dup_e in zip(*rows, gate, up, dgate, dup):
-            torch.mm(x_e.mT, dg_e, out=dgate_e)  # of no rows: zeros
+            torch.mm(x_e.mT, dg_e, out=dgate_e)  # without rows: zeros
             torch.mm(x_e.mT, du_e, out=dup_e)
             torch.mm(dg_e, gate_e.mT, out=dx_e)
             torch.addmm(dx_e, du_e, up_e.mT, out=dx_e)
@@ -119,14 +119,14 @@ class _Down(torch.autograd.Function):
 
 
 def _segments(sizes: list[int], *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Views of each expert's rows, for each tensor."""
+    """Per expert, views of its rows in each tensor."""
     return [tensor.split(sizes) for tensor in tensors]
 
 
 def has_kernel(*operands: Tensor) -> bool:
-    """True if torch's grouped matmul applies: a GPU, at least one row, and rows of whole 16 bytes.
+    """True if torch's grouped matmul applies: a GPU, at least one row, rows of 16-byte multiples.
 
-    It runs on CPUs too, no faster than the loop, and never in float64.
+    It also runs on CPUs, no faster than the loop, but never in float64.
     """
 
     def fits(t: Tensor) -> bool:
@@ -138,7 +138,7 @@ def has_kernel(*operands: Tensor) -> bool:
 
 @lru_cache
 def kernel_runs(dtype: torch.dtype, device: str) -> bool:
-    """Tried once: it depends on the version, the device and the dtype."""
+    """Tried once per dtype and device: support also depends on torch's version."""
     try:
         x = torch.zeros(16, 16, dtype=dtype, device=device)
         torch._grouped_mm(x, x.unsqueeze(0), offs=torch.tensor([16], device=device).int())
@@ -147,21 +147,21 @@ def kernel_runs(dtype: torch.dtype, device: str) -> bool:
     return True
 
 
-# ---- experts taken apart: each matrix a linear layer, which can be quantized and adapted ----
+# ---- experts as separate linear layers, which can be quantized and adapted ----
 
 PARTS = ("gate", "up", "down")
 
 
 class ExpertsApart(nn.ModuleList):
-    """A module with gate, up and down for each expert, in their order: experts.gate (E, D, F) as
+    """A module with gate, up and down for each expert, in order: experts.gate (E, D, F) becomes
     experts.0.gate, experts.1.gate, …: nn.Linear, weight (F, D).
 
-    It computes what `Experts` does, by E small matmuls a matrix, forward and backward, and no
-    grouped one on a GPU. An expert that no row goes to is not called.
+    It computes the same as `Experts`, with E small matmuls per matrix, forward and backward, and
+    no grouped kernel on a GPU. An expert without rows is not called.
     """
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """rows (R, D), sorted by expert, counts (E,) of sum R -> (R, D)."""
+        """rows (R, D), sorted by expert, counts (E,) summing to R -> (R, D)."""
         parts = zip(self, rows.split(counts.tolist()))
         called = [(expert, x) for expert, x in parts if len(x)]
         hidden = [swiglu(expert["gate"](x), expert["up"](x)) for expert, x in called]  # (r, F) each
@@ -170,7 +170,7 @@ class ExpertsApart(nn.ModuleList):
 
 
 def take_apart(model: nn.Module) -> nn.Module:
-    """In place, for all mixtures of a model; the function stays, to the order of its sums."""
+    """Splits all mixtures of a model in place; outputs stay equal up to summation order."""
     for module in model.modules():
         if isinstance(getattr(module, "experts", None), Experts):
             module.experts = apart(module.experts)
@@ -186,7 +186,7 @@ def apart(experts: Experts) -> ExpertsApart:
 
 @torch.no_grad()
 def put_together(model: nn.Module) -> nn.Module:
-    """In place, the other way round; the experts' matrices must be plain ones."""
+    """Undoes `take_apart` in place; the experts' layers must be plain nn.Linear."""
     for module in model.modules():
         if isinstance(getattr(module, "experts", None), ExpertsApart):
             matrices = {p: [expert[p].weight.t() for expert in module.experts] for p in PARTS}
@@ -199,7 +199,7 @@ def put_together(model: nn.Module) -> nn.Module:
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """weight (I, O), as experts hold it."""
+    """A linear layer from weight (I, O), as stored in `Experts`."""
     ins, outs = weight.shape
     linear = nn.Linear(ins, outs, bias=False, device="meta")
     linear.weight = nn.Parameter(weight.detach().t().contiguous(), weight.requires_grad)

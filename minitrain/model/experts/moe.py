@@ -1,20 +1,20 @@
-"""A mixture of experts in the MLP's place: a token passes through K of E, and through shared ones.
+"""A mixture of experts in place of the MLP: each token uses K of E experts, and the shared ones.
 
     x ─ router ─ dispatch ─ exchange( experts ) ─ combine ─ + shared(x) ─ y
           └───────────── weights ───────────────────┘
 
-Parameters grow with E, FLOPs a token with K. `exchange` is where other ranks come in: it brings the
-rows to their experts and back, and on one rank does nothing.
+Parameters grow with E, FLOPs a token with K. `exchange` is the hook for expert parallelism: it
+sends rows to the ranks of their experts and back, and on one rank does nothing.
 
-The auxiliary losses need no loop to carry them: `attach` hands the weights on unchanged, and adds
-the losses' gradient in backward. Around a step's forwards and backwards stand
+The auxiliary losses need no change to the training loop: `attach` returns the weights unchanged,
+and adds the losses' gradient in backward. The calls around a step's forwards and backwards:
 
     set_step(model, tokens)     all tokens of the step, over microbatches and ranks
     forward, backward, …        the caller's loss is its share: its summed loss / all targets
-    update_biases(model)        once, from the counts of all ranks
+    update_biases(model)        once, from the counts summed over all ranks
 
 The load is counted in backward: once a microbatch, never twice when activations are recomputed,
-never in an evaluation.
+and never during evaluation.
 
 Papers: Shazeer et al., arXiv 1701.06538; Mixtral, 2401.04088; DeepSeekMoE, 2401.06066 (shared).
 Lab: e02d_expert_parallel. Shapes: B batch  T tokens  M = B·T  D width  E experts  K a token.
@@ -40,11 +40,11 @@ from minitrain.model.mlp import MLP
 
 @dataclass(frozen=True)
 class Statistics:
-    """Routing statistics of a layer on this rank. They add up over microbatches, and over ranks."""
+    """Routing statistics of a layer on this rank, additive over microbatches and ranks."""
 
-    load: Tensor  # (E,) choices an expert got, dropped ones among them
-    dropped: Tensor  # () choices that found their expert full
-    losses: Tensor  # (3,) shares of sequence balance, batch balance and z, before their weights
+    load: Tensor  # (E,) choices per expert, including dropped ones
+    dropped: Tensor  # () choices dropped because their expert was full
+    losses: Tensor  # (3,) sequence balance, batch balance and z, before their weights
 
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(
@@ -56,14 +56,14 @@ Answer = Callable[[Tensor, Tensor], Tensor]  # rows (R, D), counts (E,) -> (R, D
 
 
 def stay(experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
-    """The exchange where all experts are here."""
+    """The exchange if all experts are on this rank."""
     return experts(rows, counts)
 
 
 class MoE(nn.Module):
-    """`exchange` brings rows to their experts and back: another one may take `stay`'s place.
+    """`exchange` sends rows to their experts and back; replace `stay` for several ranks.
 
-    `last` is what the latest forward routed, `seen` the sum over the step's backwards so far.
+    `last` is the latest forward's routing, `seen` the sum over the step's backwards so far.
     """
 
     def __init__(self, config: ModelConfig):
@@ -71,7 +71,7 @@ class MoE(nn.Module):
         self.router = Router(config)
         self.experts = Experts(config.experts, config.hidden_size, config.expert_ffn_size)
         self.shared: nn.Module | None = None
-        if config.shared_experts:  # side by side they are one MLP of their joint width
+        if config.shared_experts:  # several shared experts are one MLP of their joint width
             joint = config.shared_experts * config.expert_ffn_size
             self.shared = MLP(replace(config, ffn_size=joint))
         self.count, self.capacity = config.experts, config.capacity
@@ -95,7 +95,7 @@ class MoE(nn.Module):
         return y.view(x.shape)
 
     def plan(self, routing: Routing) -> RoutingPlan:
-        """A capacity of c leaves each expert c times the rows of an even load, on this rank."""
+        """With capacity c, each expert takes at most c times an even load, on this rank."""
         experts, p = (
             rearrange(z, "b t k -> (b t) k") for z in (routing.experts, routing.probabilities)
         )
@@ -105,7 +105,7 @@ class MoE(nn.Module):
         return make_plan(experts, self.count, rows, p)
 
     def charge(self, routing: Routing, plan: RoutingPlan) -> Tensor:
-        """The weights, with the losses' gradient and the load's count hung on their backward."""
+        """The weights; their backward also adds the losses' gradient and counts the load."""
         here = routing.experts[..., 0].numel()
         tokens = here if self.step_tokens is None else self.step_tokens
         losses = routing.losses / tokens  # (3,)
@@ -133,7 +133,7 @@ def moe_naive(moe: MoE, x: Tensor) -> Tensor:
 def attach(
     x: Tensor, loss: Tensor, scale: float = 1.0, once: Callable[[], object] = lambda: None
 ) -> Tensor:
-    """x as it is; its backward also runs scale·loss backwards, and calls `once`, once."""
+    """Returns x; its backward also backpropagates scale·loss, and calls `once` a single time."""
     return _Attach.apply(x, loss, scale, once)
 
 
@@ -152,7 +152,7 @@ class _Attach(torch.autograd.Function):
 
 
 def in_autocast(x: Tensor) -> Tensor:
-    """x in the dtype that a matmul would take here: grouped matmuls do not look for themselves."""
+    """Casts x to autocast's dtype, which grouped matmuls do not do themselves."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
@@ -165,10 +165,10 @@ def mixtures(model: nn.Module) -> list[MoE]:
 
 
 def set_step(model: nn.Module, tokens: Tensor | int, scale: float = 1.0) -> None:
-    """Begins a step: `tokens` go through the model in it, padding too, on all ranks together.
+    """Begins a step: `tokens` pass through the model in it, padding included, over all ranks.
 
-    `scale` is what the caller's loss is multiplied by: by N where gradients are averaged over N
-    ranks, by the scale of float16. Without a call, a microbatch is a step, on one rank.
+    `scale` is the factor on the caller's loss: N if gradients are averaged over N ranks, the loss
+    scale of float16. Without a call, a microbatch is a step, on one rank.
     """
     for layer in mixtures(model):
         layer.step_tokens, layer.loss_scale, layer.seen = tokens, scale, None
@@ -176,9 +176,9 @@ def set_step(model: nn.Module, tokens: Tensor | int, scale: float = 1.0) -> None
 
 @torch.no_grad()
 def update_biases(model: nn.Module, sum_over_ranks: Sum = alone) -> None:
-    """Once a step, after its last backward. One all-reduce for all layers, in their order.
+    """Once a step, after its last backward. One all-reduce for all layers, in order.
 
-    `sum_over_ranks` adds up, in place, over the ranks that hold different tokens.
+    `sum_over_ranks` sums in place over the ranks that hold different tokens.
     """
     layers = [layer for layer in mixtures(model) if layer.router.bias_rate]
     if not layers:

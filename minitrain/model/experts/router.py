@@ -1,18 +1,18 @@
-"""The router: which K of E experts a token goes to, with which weights, and what imbalance costs.
+"""The router: the K of E experts for each token, their weights, and the losses on imbalance.
 
     p = softmax(x Wᵀ)  in float32         experts = the K largest of p + bias
-    weights = their p, over their sum     for K = 1 p itself: p / p would teach the router nothing
+    weights = their p, over their sum     for K = 1, p itself: p / p would have no gradient
 
-Left alone it sends ever more tokens to the experts that happen to be good already. Three losses and
-a bias hold against it. With f_i the share of the choices that expert i got, times E:
+Without balancing it sends ever more tokens to the experts that already happen to be good. Three
+losses and a bias counteract that. With f_i the share of the choices that expert i got, times E:
 
-    balance     mean over tokens of Σ f_i·p_i: 1 where even, E/K at worst; only p has a gradient
-      sequence  f counted over a token's sequence, so that the loss is a mean over sequences, the
-                same however a batch is cut into microbatches and ranks     (DeepSeek-V3)
-      batch     f counted over the microbatch: another loss for each cut    (Switch)
+    balance     mean over tokens of Σ f_i·p_i: 1 if even, E/K at worst; only p has a gradient
+      sequence  f counted over a token's sequence, so that the loss is a mean over sequences,
+                independent of the split into microbatches and ranks        (DeepSeek-V3)
+      batch     f counted over the microbatch: depends on the split         (Switch)
     z           mean over tokens of logsumexp(logits)², keeps logits small  (ST-MoE)
-    bias        up by `bias_rate` where an expert got less than the mean in a step, down where more;
-                it chooses and does not weigh, so that no gradient bends to it    (Wang et al.)
+    bias        up by `bias_rate` if an expert got less than the mean in a step, down if more; it
+                affects the choice, not the weights, so it adds no gradient       (Wang et al.)
 
 Cost: 2·D·E FLOPs a token. Papers: Switch, arXiv 2101.03961; ST-MoE, 2202.08906; Wang et al.,
 2408.15664; DeepSeek-V3, 2412.19437. Lab: e02d_expert_parallel.
@@ -31,11 +31,11 @@ from torch import Tensor, nn
 
 from minitrain.model.config import ModelConfig
 
-Sum = Callable[[Tensor], Tensor]  # adds up a tensor over some ranks
+Sum = Callable[[Tensor], Tensor]  # sums a tensor over some ranks
 
 
 def alone(counts: Tensor) -> Tensor:
-    """The sum over ranks where there is one."""
+    """The sum over ranks if there is only one."""
     return counts
 
 
@@ -46,16 +46,16 @@ class Routing:
 
     experts: Tensor  # (B, T, K) int64
     probabilities: Tensor  # (B, T, K), of those experts
-    weights: Tensor  # (B, T, K), with which their answers are added
-    load: Tensor  # (E,) int64: choices an expert got here
+    weights: Tensor  # (B, T, K), of the expert outputs in the sum
+    load: Tensor  # (E,) int64: choices per expert on this rank
     losses: Tensor  # (3,)
 
 
 class Router(nn.Module):
-    """`sum_sequence` adds up counts over the ranks that share a sequence, `sum_batch` over those
-    that share a microbatch: `lambda counts: group.all_reduce(counts)` may take their places.
+    """`sum_sequence` sums counts over the ranks that share a sequence, `sum_batch` over those
+    that share a microbatch, for example `lambda counts: group.all_reduce(counts)`.
 
-    The bias is `bias_rate` times a whole number: it stays exact, in a model of any dtype.
+    The bias is `bias_rate` times an integer: it stays exact in a model of any dtype.
     """
 
     def __init__(self, config: ModelConfig):
@@ -79,7 +79,7 @@ class Router(nn.Module):
         chosen = p.gather(-1, experts)  # (B, T, K): gradients flow to p through it
         weights = chosen / chosen.sum(-1, keepdim=True) if self.per_token > 1 else chosen
         counts = choices(experts, p.shape[-1])  # (B, E)
-        if not self.charges:  # the losses are reported, and nothing is kept for their backward
+        if not self.charges:  # the losses are only reported, and keep nothing for backward
             logits, p = logits.detach(), p.detach()
         losses = self.losses(logits, p, counts)
         return Routing(experts, chosen.detach(), weights, counts.sum(0), losses)
@@ -98,7 +98,7 @@ class Router(nn.Module):
 
     @torch.no_grad()
     def update_bias(self, load: Tensor) -> None:
-        """load (E,): the choices that each expert got in the step, on *all* ranks together."""
+        """load (E,): choices per expert in the step, summed over *all* ranks."""
         wide = load.double()
         self.bias_steps += torch.sign(wide.mean() - wide).to(self.bias_steps.dtype)
 
@@ -113,8 +113,8 @@ def choices(experts: Tensor, count: int) -> Tensor:
 def balance_loss(p: Tensor, counts: Tensor) -> Tensor:
     """p (B, T, E), counts (B, E) or (1, E) -> the sum over tokens of Σ f_i·p_i.
 
-    Linear in p: where several ranks share what f is counted over, each sums over its own tokens,
-    and what they get adds up.
+    Linear in p: if several ranks share the counts of f, each sums over its own tokens, and the
+    partial losses add up.
     """
     share = counts / counts.sum(-1, keepdim=True).clamp(min=1)  # (B, E)
     f = counts.shape[-1] * share.to(p.dtype)

@@ -1,11 +1,11 @@
 """A hub checkpoint's config.json <-> a ModelConfig.
 
-The families share one architecture and differ in what they may switch on: Mistral slides a window,
-Qwen2 gives q, k and v biases, Mixtral has experts for an MLP (what its router is charged while it
-trains stays behind). A configuration that asks for more than this package computes is refused
-rather than read as something near it: the weights would load, and the model be another. So every
-key is one of four: read, neutral, idle, or unknown, which a warning names: `transformers` passes
-over keys that a family does not have, and so the model computes the same here as there.
+The families share one architecture and differ in optional features: Mistral has a sliding window,
+Qwen2 biases on q, k and v, Mixtral experts in place of the MLP (the router's training losses are
+not read). A configuration that needs more than this package computes raises an error instead of
+being approximated: the weights would load, but into a different model. So every key is one of four
+kinds: read, neutral, idle, or unknown, which a warning names: `transformers` ignores keys that a
+family does not have, so the model computes the same here as there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ARCHITECTURES = {
     "mixtral": "MixtralForCausalLM",
 }
 
-# Our name -> the hub's. These must be there ...
+# Our name -> the hub's. These are required ...
 SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -34,7 +34,7 @@ SIZES = {
     "heads": "num_attention_heads",
     "ffn_size": "intermediate_size",
 }
-# ... and these have each family's own default where they are not.
+# ... and these default to each family's own value.
 DEFAULTS = {
     "llama": {"max_position_embeddings": 2048, "num_key_value_heads": None},
     "mistral": {
@@ -73,10 +73,10 @@ READ = {
     "rope_theta",
     "tie_word_embeddings",
     "use_sliding_window",
-}  # by every family; DEFAULTS lists what each one reads in addition
+}  # by every family; DEFAULTS lists the additional ones
 
-# What this package does not compute, and the values with which it makes no difference: the first
-# is the usual one. A key that a family reads is not among its own.
+# Features this package does not compute, with the values that disable them: the first is the
+# usual one. A key that a family reads is not in its list.
 NEUTRAL = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False, None),
@@ -107,9 +107,9 @@ NEUTRAL = {
     "routed_scaling_factor": (1.0, None),
 }
 
-# Without effect on what a model computes from tokens: the file's own history, what a call gives
-# back, what it costs, how weights were drawn and what is charged while they train, classifiers'
-# labels, and how to sample, which generation_config.json and the request decide.
+# No effect on what a model computes from tokens: the file's history, a call's return format, memory
+# and speed options, initialization and training losses, classifiers' labels, and sampling, which
+# generation_config.json and the request decide.
 IDLE = set(
     """
     transformers_version torch_dtype dtype use_bfloat16 name_or_path tokenizer_class prefix
@@ -137,12 +137,12 @@ ROPE_KEYS = {"default": (), "linear": ("factor",), "llama3": (*SCALING.values(),
 
 
 def read_config(path: Path) -> ModelConfig:
-    """config.json -> the model's shape; InputError for a model that cannot be built."""
+    """config.json -> the model's shape; InputError if the model cannot be built."""
     return config_of(read_json(path), path)
 
 
 def config_of(raw: Mapping, path: Path) -> ModelConfig:
-    """The same of its values; `path` is where the errors say they are from."""
+    """`read_config` from the parsed values; `path` is for error messages."""
     family = raw.get("model_type")
     if family not in ARCHITECTURES:
         raise InputError(
@@ -160,7 +160,7 @@ def config_of(raw: Mapping, path: Path) -> ModelConfig:
 
 
 def _check_keys(family: str, raw: Mapping, path: Path) -> None:
-    """InputError for a setting that is not computed here, a warning for one that nothing reads."""
+    """InputError for an unsupported setting, a warning for an unknown one."""
     read, unknown = READ | DEFAULTS[family].keys(), []
     neutral = {"architectures": ([ARCHITECTURES[family]], None, [])} | NEUTRAL
     for name, value in raw.items():
@@ -208,8 +208,8 @@ def _experts(family: str, raw: Mapping) -> dict[str, int]:
 
 
 def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
-    """transformers 5 writes `rope_parameters`; before, it was `rope_theta` and `rope_scaling`,
-    which count alone where both are there."""
+    """theta and scaling. transformers 5 writes `rope_parameters`; earlier versions wrote
+    `rope_theta` and `rope_scaling`, which take precedence if both are present."""
     where = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
     rope = raw.get(where) or {}
     if not isinstance(rope, Mapping):
@@ -239,7 +239,7 @@ def _rope(raw: Mapping) -> tuple[float, RopeScaling | None]:
 
 
 def _window(family: str, raw: Mapping) -> int | None:
-    """One window for all layers, or none for any: a mixture cannot be read."""
+    """One window for all layers, or none; windows that differ by layer are not supported."""
     layers, types = raw["num_hidden_layers"], raw.get("layer_types")
     window = raw.get("sliding_window")
     used = raw.get("use_sliding_window", window is not None)
@@ -249,9 +249,9 @@ def _window(family: str, raw: Mapping) -> int | None:
         windowed = 0
     elif family != "qwen2":
         windowed = layers
-    elif types is not None:  # transformers 5 lists each layer's
+    elif types is not None:  # transformers 5 lists each layer's type
         windowed = list(types).count("sliding_attention")
-    else:  # Qwen2's first layers may stay full
+    else:  # Qwen2's first layers may use full attention
         windowed = max(layers - raw["max_window_layers"], 0)
     if 0 < windowed < layers:
         raise InputError(f"a window slides over {windowed} of its {layers} layers, not over all")
@@ -272,8 +272,8 @@ def plainest_family(config: ModelConfig) -> str:
 
 
 def hub_config(config: ModelConfig, family: str | None, dtype: str) -> dict[str, object]:
-    """The config.json from which `transformers` builds the same model; InputError where no family
-    is like it. Family None: the plainest that fits."""
+    """The config.json from which `transformers` builds the same model; InputError if no family
+    matches. Family None: the simplest one that fits."""
     family = family or plainest_family(config)
     _check_family(config, family)
     rope = {"rope_theta": config.rope_theta, "rope_type": "default"}
@@ -327,7 +327,7 @@ def _check_family(config: ModelConfig, family: str) -> None:
 
 
 def _check_experts(config: ModelConfig) -> None:
-    """InputError unless its mixture computes what Mixtral's does."""
+    """InputError unless the mixture computes the same as Mixtral's."""
     if not config.experts:
         raise InputError("this model has no experts, unlike mixtral: save as llama or mistral")
     if config.experts_per_token < 2:
@@ -345,7 +345,7 @@ def _check_experts(config: ModelConfig) -> None:
 
 
 def read_json(path: Path) -> dict:
-    """A JSON object; InputError where there is none."""
+    """A JSON object; InputError if there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

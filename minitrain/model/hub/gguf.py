@@ -1,11 +1,11 @@
-"""GGUF, llama.cpp's one file of a model: settings, vocabulary and (quantized) weights, read.
+"""Reads GGUF, llama.cpp's single-file model format: settings, vocabulary and (quantized) weights.
 
-Weights come out as float32 whatever they are stored in: F32, F16, BF16, or blocks of 32 whole
-numbers that share a scale (Q8_0) and an offset too (Q4_1). llama.cpp's RoPE turns neighbours, so
-the rows of q and k are reordered on the way in, as for llama2.c. A setting `llama.…` that is
-neither read here nor neutral is refused, one of `tokenizer.ggml.…` warned of; all others but
-general.architecture, general.type and split.count are notes on the file, without effect.
-Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes, and one matrix beside them.
+Weights are read as float32 from F32, F16, BF16, or blocks of 32 integers with a shared scale (Q8_0)
+and also an offset (Q4_1). llama.cpp's RoPE rotates adjacent pairs, so the rows of q and k are
+reordered on reading, as for llama2.c. A setting `llama.…` that is neither read here nor neutral
+raises an error, one of `tokenizer.ggml.…` a warning; all others except general.architecture,
+general.type and split.count are metadata, without effect.
+Format: github.com/ggml-org/ggml, docs/gguf.md. Cost: 4 P bytes plus one matrix.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ READ = {  # of llama.…
     *("attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.scale_linear"),
     *("rope.scaling.factor", "rope.scaling.type"),
 }
-NEUTRAL = {"attention.causal": True, "rope.scaling.attn_factor": 1.0}  # of others: what is empty
-# Without effect: the rows of token_embd count, and the original length matters to YaRN alone.
+NEUTRAL = {"attention.causal": True, "rope.scaling.attn_factor": 1.0}  # of other keys: empty values
+# Without effect: rows are counted in token_embd, and only YaRN uses the original length.
 IDLE = {"rope.scaling.finetuned", "rope.scaling.original_context_length", "tensor_data_layout"}
 IDLE |= {"vocab_size"}
 ENDS = ("eos", "eot", "eom")  # of a sequence, a turn, a message: llama.cpp stops at each
 TEXT_READ = {"add_bos_token", "add_eos_token", "merges", "model", "pre", "token_type", "tokens"}
-# Those of other kinds of vocabulary; an id (…_token_id) only says what a token is for.
+# Used by other kinds of vocabulary; an id (…_token_id) only says what a token is for.
 TEXT_IDLE = {"add_space_prefix", "precompiled_charsmap", "remove_extra_whitespaces", "scores"}
 TEXT_IDLE |= {"token_type_count"}
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
-BEFORE_MERGES = {  # how a text is cut into words, by the name that llama.cpp has for it
+BEFORE_MERGES = {  # pre-tokenizers, by llama.cpp's names
     "gpt-2": BYTES,
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES]),
 }
@@ -59,7 +59,7 @@ REMEDY = "take the model's safetensors, which load_pretrained reads"
 
 
 def find_gguf(path: Path) -> Path | None:
-    """`path` itself, or the only such file in a folder that is not a checkpoint; else None."""
+    """`path` itself, or the only GGUF file in a folder that is not a checkpoint; else None."""
     if (path / "config.json").exists():
         return None
     found = [path] if path.is_file() else sorted(path.glob("*.gguf"))
@@ -71,8 +71,8 @@ def load_gguf(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Transformer, TextFiles]:
-    """A Llama in a .gguf file -> model and text files; a vocabulary other than GPT-2's byte pairs
-    stays behind, with a warning."""
+    """A Llama in a .gguf file -> model and text files; a vocabulary other than GPT-2's BPE is
+    skipped, with a warning."""
     try:
         reader = GGUFReader(path)
         settings = {name: field.contents() for name, field in reader.fields.items()}
@@ -88,7 +88,7 @@ def load_gguf(
         return model, _text_files(path, settings, config.vocab_size)
     except InputError:
         raise
-    except Exception as error:  # the backend raises bare ones
+    except Exception as error:  # the backend raises bare exceptions
         raise InputError(f"{path} has a broken vocabulary ({error}): download it again") from error
 
 
@@ -138,7 +138,7 @@ def _config(path: str | os.PathLike, settings: dict, stored: dict) -> ModelConfi
 
 
 def _check_settings(path: str | os.PathLike, own: dict) -> None:
-    """InputError for a setting that is neither read nor neutral: named, and never dropped."""
+    """InputError naming a setting that is neither read nor neutral."""
     turned = own.get("rope.dimension_count", own["embedding_length"] // own["attention.head_count"])
     size = own.get("attention.key_length", turned)
     neutral = NEUTRAL | {"attention.value_length": size, "rope.dimension_count": size}
@@ -160,7 +160,7 @@ def _scaling(own: dict) -> RopeScaling | None:
 
 
 def _check_names(path: str | os.PathLike, model: Transformer, stored: dict) -> None:
-    """Every weight is there, and none that the model has no place for (a RoPE's own factors)."""
+    """Checks that no weight is missing or extra (such as RoPE factors of its own)."""
     needed = {gguf_name(name) for name, _ in model.named_parameters()}
     if missing := sorted(needed - stored.keys()):
         raise InputError(f"{path} lacks {missing[0]} ({len(missing)} weights): download it again")
@@ -171,7 +171,7 @@ def _check_names(path: str | os.PathLike, model: Transformer, stored: dict) -> N
 def _weight(
     path: str | os.PathLike, name: str, shape: torch.Size, stored: ReaderTensor, config: ModelConfig
 ) -> Tensor:
-    """One tensor in float32, in our order of rows."""
+    """One tensor in float32, with rows in our order."""
     kind = stored.tensor_type.name
     try:
         weight = torch.tensor(dequantize(stored.data, stored.tensor_type))
@@ -224,8 +224,8 @@ def _is_known(name: str) -> bool:
 
 
 def _byte_pairs(own: dict, special: dict[str, str]) -> Tokenizer:
-    """GPT-2's kind of tokenizer, from the vocabulary, its merges and the kinds of its tokens: those
-    of users are found whole in any text, those of control are not decoded."""
+    """A GPT-2-style tokenizer from the vocabulary, merges and token types: user-defined tokens
+    are matched whole in any text, control tokens are not decoded."""
     vocabulary = {token: id for id, token in enumerate(own["tokens"])}
     merges = [tuple(pair.split(" ")) for pair in own["merges"]]
     backend = Tokenizer(models.BPE(vocabulary, merges))

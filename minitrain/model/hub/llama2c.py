@@ -4,9 +4,9 @@
                     as float32: embedding, then each kind of matrix for all layers, last norm
     tokenizer.bin   int32 longest piece; for each token float32 score, int32 size, its bytes
 
-Its RoPE is interleaved, so the rows of q and k are reordered on the way in. Text is encoded as
-SentencePiece does it: characters first, then the neighbours whose union scores best become one,
-until no union is a token. Karpathy, github.com/karpathy/llama2.c. Lab: e01.
+Its RoPE is interleaved, so the rows of q and k are reordered on reading. Text is encoded as in
+SentencePiece: it starts from characters and repeatedly merges the adjacent pair whose union has the
+best score, until no union is a token. Karpathy, github.com/karpathy/llama2.c. Lab: e01.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.rope import interleaved_to_half_split
 from minitrain.model.transformer import Transformer, empty
 
-BLANK = "\u2581"  # SentencePiece's, in place of a space
+BLANK = "\u2581"  # SentencePiece's symbol for a space
 HEADER = struct.Struct("<7i")
 PIECE = struct.Struct("<fi")  # score, size
-FIRST_BYTE = 3  # tokens 3 to 258 are the 256 bytes, for characters that are no tokens
-KINDS = (  # in the order of the file
+FIRST_BYTE = 3  # tokens 3 to 258 are the 256 bytes, for characters outside the vocabulary
+KINDS = (  # in file order
     "attention_norm",
     "attention.q",
     "attention.k",
@@ -59,9 +59,9 @@ class Llama2cTokenizer:
 
     @cached_property
     def backend(self) -> Tokenizer:
-        """The same in Hugging Face's form: every way to make a piece of two is a merge, and better
-        scores come first. Where two pieces are equal the last counts: a letter is itself before it
-        is a byte."""
+        """The same tokenizer in Hugging Face's form: every split of a piece in two is a merge, and
+        better scores come first. Among equal pieces the last wins: a letter takes precedence over
+        its byte token."""
         names = [_name(number, piece) for number, piece in enumerate(self.pieces)]
         vocabulary = {name: number for number, name in enumerate(names)}
         merges = []
@@ -71,7 +71,7 @@ class Llama2cTokenizer:
             known = [pair for pair in pairs if vocabulary.keys() >= set(pair)]
             known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
             merges += [(-self.scores[number], pair) for pair in known]
-        merges.sort(key=lambda merge: merge[0])  # stable: equal scores stay as they are
+        merges.sort(key=lambda merge: merge[0])  # stable: equal scores keep their order
         pairs = [pair for _, pair in merges]
         backend = Tokenizer(models.BPE(vocabulary, pairs, unk_token=names[0], byte_fallback=True))
         backend.normalizer = normalizers.Sequence(
@@ -86,11 +86,11 @@ class Llama2cTokenizer:
         return backend
 
     def encode(self, text: str) -> list[int]:
-        """-> bos, then the text's tokens. A character that is no token becomes its bytes'."""
+        """-> bos, then the text's tokens. A character without a token becomes byte tokens."""
         return self.backend.encode(text).ids
 
     def decode(self, tokens: list[int]) -> str:
-        """Without bos and eos; the space before a text's first word goes too."""
+        """Tokens to text, without bos, eos and the space before the first word."""
         data = b""
         for token in tokens:
             if token in (self.bos_id, self.eos_id):
@@ -102,14 +102,14 @@ class Llama2cTokenizer:
 
 
 def text_files(tokenizer: Llama2cTokenizer) -> TextFiles:
-    """Its files, for whatever reads `tokenizer.json`."""
+    """The tokenizer's files, for readers of `tokenizer.json`."""
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     files = fast_tokenizer(tokenizer.backend.to_str(), special)
     return TextFiles(files, tokenizer.bos_id, (tokenizer.eos_id, tokenizer.bos_id))
 
 
 def _name(number: int, piece: bytes) -> str:
-    """As SentencePiece calls it."""
+    """SentencePiece's name of a token."""
     if number < FIRST_BYTE:
         return ("<unk>", "<s>", "</s>")[number]
     if number < FIRST_BYTE + 256:
@@ -118,7 +118,7 @@ def _name(number: int, piece: bytes) -> str:
 
 
 def find_llama2c(path: Path) -> Path | None:
-    """`path` itself, or the one in a folder; None where it is another kind of checkpoint."""
+    """`path` itself, or the model.bin in a folder; None for other kinds of checkpoints."""
     found = path / "model.bin" if path.is_dir() else path
     return found if found.name == "model.bin" and found.is_file() else None
 
@@ -136,7 +136,7 @@ def load_llama2c(path: str | os.PathLike) -> tuple[Transformer, Llama2cTokenizer
 
 
 def _config(path: Path, data: bytes) -> ModelConfig:
-    """The header, if it is one and the file is as long as it says."""
+    """Reads the header; checks it against the file's size."""
     if len(data) < HEADER.size:
         raise InputError(f"{path} has {len(data)} bytes, too few for a model: download it again")
     width, ffn, layers, heads, kv_heads, vocab, length = HEADER.unpack_from(data)
@@ -159,13 +159,13 @@ def _config(path: Path, data: bytes) -> ModelConfig:
 
 
 def _rope_table(config: ModelConfig) -> int:
-    """Numbers between the last norm and the head: cos and sin of each position, not needed here."""
+    """Numbers between the last norm and the head: cos and sin of each position, unused here."""
     return config.max_length * config.head_size
 
 
 @torch.no_grad()
 def _fill(model: Transformer, weights: Tensor) -> None:
-    """Copies weights, flat and in llama2.c's order, into the model."""
+    """Copies weights, flat, in llama2.c's order, into the model."""
     config, parameters = model.config, dict(model.named_parameters())
     layers = [f"blocks.{i}.{kind}.weight" for kind in KINDS for i in range(config.layers)]
     at = 0
@@ -185,8 +185,8 @@ def _fill(model: Transformer, weights: Tensor) -> None:
 
 
 def read_tokenizer(path: Path, vocab_size: int) -> Llama2cTokenizer:
-    """tokenizer.bin, which does not say how many tokens it has."""
-    data, at = _read(path), 4  # after the longest piece's length
+    """tokenizer.bin, which does not store its number of tokens."""
+    data, at = _read(path), 4  # skips the longest piece's length
     pieces, scores = [], []
     try:
         for _ in range(vocab_size):

@@ -1,12 +1,11 @@
-"""Hugging Face checkpoints, read and written: Llama, Mistral, Qwen2, Mixtral; others are read:
-GGUF and llama2.c.
+"""Reads and writes Hugging Face checkpoints: Llama, Mistral, Qwen2, Mixtral; also reads GGUF and
+llama2.c.
 
-A checkpoint is a folder: config.json (config.py), safetensors, one file or shards and an index of
-what is where, and the files of a tokenizer, which are passed on as they are (text.py). A
-safetensors file begins with a list of its tensors' names, shapes and dtypes, so everything is
-compared with the model before a byte of a weight is read, and a checkpoint is loaded whole or not
-at all. Writing touches the folder only when all
-that it will hold is on the disk: a full disk costs the new checkpoint, never the old one.
+A checkpoint is a folder: config.json (config.py), safetensors, in one file or in shards with an
+index, and the tokenizer's files, which are passed on unchanged (text.py). A safetensors file begins
+with its tensors' names, shapes and dtypes, so everything is compared with the model before any
+weight is read, and a checkpoint is loaded whole or not at all. Saving changes the folder only once
+all new files are on disk: if the disk is full, the new checkpoint is lost, never the old one.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def load_pretrained(
 ) -> tuple[Transformer, TextFiles]:
     """A checkpoint's folder, a GGUF file, or llama2.c's model.bin -> model and text files.
 
-    `dtype` None keeps the one that the weights are stored in, of several the one that holds them
-    all; a GGUF's become float32.
+    `dtype` None keeps the stored dtype, or if there are several the one that holds them all;
+    GGUF weights become float32.
     """
     model, text = _load(Path(folder), device, dtype)
     model.end_tokens = text.eos_ids
@@ -71,7 +70,7 @@ def load_pretrained(
 def _load(
     folder: Path, device: torch.device | str, dtype: torch.dtype | None
 ) -> tuple[Transformer, TextFiles]:
-    from minitrain.model.hub.gguf import find_gguf, load_gguf  # half a second that few need
+    from minitrain.model.hub.gguf import find_gguf, load_gguf  # half a second, rarely needed
 
     if (file := find_gguf(folder)) is not None:
         return load_gguf(file, device, dtype or torch.float32)
@@ -103,7 +102,7 @@ def save_pretrained(
 ) -> None:
     """Writes a folder that `transformers`, vLLM and `load_pretrained` read as the same model.
 
-    `family`: whose name it gets, where more than one would do; None: the plainest that fits.
+    `family`: the model family to write; None: the simplest that fits.
     """
     check_plain(model)
     dtype = next(model.parameters()).dtype
@@ -114,7 +113,7 @@ def save_pretrained(
 def write_folder(
     folder: str | os.PathLike, files: Mapping[str, bytes], weights: Callable[[Path], None]
 ) -> None:
-    """Writes the files and the weights, by `weights(path)`: all of them or, on an error, none."""
+    """Writes the files, and the weights by `weights(path)`: all of them or, on error, none."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +133,7 @@ def write_folder(
 def describe(
     config: ModelConfig, text: TextFiles, dtype: torch.dtype, family: str | None = None
 ) -> dict[str, bytes]:
-    """All files of a checkpoint but the weights: configuration, generation settings, tokenizer."""
+    """A checkpoint's files except the weights: configuration, generation settings, tokenizer."""
     named = str(dtype).removeprefix("torch.")
     values = {
         "config.json": hub_config(config, family, named) | text.ids,
@@ -145,7 +144,7 @@ def describe(
 
 
 def _move_in(new: Path, folder: Path) -> None:
-    """Renames the new files into place, and removes weights that an older checkpoint left."""
+    """Renames the new files into place, and removes an older checkpoint's weights."""
     names = {path.name for path in new.iterdir()}
     for path in (*folder.glob("model*.safetensors"), folder / INDEX):
         if path.name not in names:
@@ -163,11 +162,11 @@ def hub_name(name: str) -> str:
 
 
 def hub_tensors(model: Transformer) -> dict[str, Tensor]:
-    """The model's tensors under the hub's names, a tied head's not among them.
+    """The model's tensors under the hub's names, without a tied head's.
 
-    They are views, without gradient: what is copied into one is in the model.
+    They are views without gradient: copying into one changes the model.
     """
-    balanced = model.config.experts and model.config.bias_rate  # then the routers' biases count
+    balanced = model.config.experts and model.config.bias_rate  # then biases are used
     own = dict(model.named_parameters()) | (dict(model.named_buffers()) if balanced else {})
     tensors = {}
     for name, tensor in own.items():
@@ -185,7 +184,7 @@ def hub_parts(name: str, tensor: Tensor) -> dict[str, Tensor]:
 
 
 def check_plain(model: Transformer) -> None:
-    """Raises InputError for layers with others in them, whose names no reader would know."""
+    """Raises InputError for wrapped layers, whose names no reader would know."""
     with torch.device("meta"):
         plain = hub_tensors(Transformer(model.config))
     if odd := sorted(set(hub_tensors(model)) ^ set(plain)):
@@ -226,8 +225,8 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def as_stored(config: ModelConfig, stored: dict[str, safe_open]) -> ModelConfig:
-    """The configuration with the files' own head: one that differs from the embedding overrides
-    the configuration's tying, as in `transformers`."""
+    """The configuration with the stored head: if it differs from the embedding, the configuration's
+    tying is overridden, as in `transformers`."""
     names = hub_name("embed.weight"), hub_name("head.weight")
     if not config.tied or any(name not in stored for name in names):
         return config
@@ -235,14 +234,14 @@ def as_stored(config: ModelConfig, stored: dict[str, safe_open]) -> ModelConfig:
 
 
 def check_weights(folder: Path, config: ModelConfig, stored: dict[str, safe_open]) -> torch.dtype:
-    """Checks that the files hold every tensor of the model in its shape and no other; -> the dtype
+    """Checks that the files hold every tensor of the model in its shape and no other -> the dtype
     that holds them all without rounding."""
     with torch.device("meta"):
         model = Transformer(config)
     shapes = {name: list(tensor.shape) for name, tensor in hub_tensors(model).items()}
     if missing := [name for name in shapes if name not in stored]:
         raise InputError(f"{folder} lacks weights that its config.json asks for: {_some(missing)}")
-    # Old checkpoints hold RoPE's frequencies, some a tied head's copy: both are known anyway.
+    # Old checkpoints hold RoPE's frequencies, some a tied head's copy: both are redundant.
     known = {*shapes, "lm_head.weight"} if config.tied else set(shapes)
     if spare := [name for name in stored if name not in known and "rotary_emb" not in name]:
         raise InputError(f"{folder} has weights with no place in a model like it: {_some(spare)}")
@@ -268,7 +267,7 @@ def copy_weights(model: Transformer, stored: dict[str, safe_open]) -> None:
 
 
 def write_weights(model: Transformer, folder: Path, shard_bytes: int) -> None:
-    """One file, or as many as keep each under `shard_bytes`. A tied head is not stored."""
+    """Writes one file, or shards under `shard_bytes` each. A tied head is not stored."""
     tensors = {name: tensor.contiguous() for name, tensor in hub_tensors(model).items()}
     shards = split_torch_state_dict_into_shards(tensors, max_shard_size=shard_bytes)
     for file, names in shards.filename_to_tensors.items():

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer: its files, opening it, and the ids that begin and end a text."""
+"""A checkpoint's tokenizer: its files, loading it, and the ids that begin and end a text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_IDS = {"llama": LLAMAS, "mistral": LLAMAS, "mixtral": LLAMAS}  # transfo
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The tokenizer's files, name -> content, are passed on as they are; none: ids alone."""
+    """The tokenizer's files, name -> content, passed on unchanged, and ids; files may be empty."""
 
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     bos_id: int | None = None
@@ -35,14 +35,14 @@ class TextFiles:
 
     @property
     def ids(self) -> dict[str, object]:
-        """As config.json and generation_config.json have them."""
+        """The ids as in config.json and generation_config.json."""
         eos = list(self.eos_ids) if len(self.eos_ids) > 1 else next(iter(self.eos_ids), None)
         return {"bos_token_id": self.bos_id, "eos_token_id": eos}
 
 
 def read_text_files(folder: Path) -> TextFiles:
-    """generation_config.json, where there is one, knows better than config.json, and a key that is
-    in neither has its family's default; the tokenizer's own end token ends a text as well."""
+    """generation_config.json, if present, overrides config.json, and keys in neither have their
+    family's default; the tokenizer's own end token ends a text as well."""
     raw = read_json(folder / "config.json")
     raw = DEFAULT_IDS.get(raw.get("model_type"), {}) | raw
     if (path := folder / "generation_config.json").exists():
@@ -62,7 +62,7 @@ def _ids(folder: Path, key: str, value: object) -> list[int]:
 
 
 def _own_end(folder: Path, files: Mapping[str, bytes]) -> list[int]:
-    """The id of the eos_token that the tokenizer's files name; [] where they name none."""
+    """The id of the eos_token that the tokenizer's files name; [] if they name none."""
     settings = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if name in files:
@@ -76,8 +76,8 @@ def _own_end(folder: Path, files: Mapping[str, bytes]) -> list[int]:
 
 
 def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
-    """Opens a tokenizer's files, name -> content. The padding and truncation that tokenizer.json
-    may have saved were for the batches that it was trained on: they are switched off."""
+    """Loads a tokenizer from its files, name -> content. Switches off padding and truncation saved
+    in tokenizer.json, which were for its training batches."""
     if "tokenizer.json" not in files:
         raise InputError(
             "the model has no tokenizer.json to encode text with: save its "
@@ -85,7 +85,7 @@ def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
         )
     try:
         tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
-    except Exception as error:  # the backend raises bare ones
+    except Exception as error:  # the backend raises bare exceptions
         raise InputError(f"tokenizer.json cannot be read ({error}): download it again") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -93,7 +93,7 @@ def open_tokenizer(files: Mapping[str, bytes]) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
-    """InputError for half a surrogate pair, which a str can hold and no tokenizer reads."""
+    """Text to ids; InputError for a lone surrogate, which a str can hold but no tokenizer reads."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -106,7 +106,7 @@ def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = True) -> 
 
 
 def check_known(token: int, vocab_size: int, files: Mapping[str, bytes]) -> None:
-    """InputError where the tokenizer has more tokens than the model, and the text uses them."""
+    """InputError for a token of the tokenizer outside the model's vocabulary."""
     if token >= vocab_size:
         name = open_tokenizer(files).id_to_token(token)
         raise InputError(
@@ -117,10 +117,10 @@ def check_known(token: int, vocab_size: int, files: Mapping[str, bytes]) -> None
 
 
 def fast_tokenizer(tokenizer_json: str, settings: Mapping[str, str]) -> dict[str, bytes]:
-    """The two files from which `AutoTokenizer` makes a tokenizer that is all in tokenizer.json.
+    """The two files from which `AutoTokenizer` loads a tokenizer defined by tokenizer.json alone.
 
     `settings`: its special tokens ({"bos_token": "<s>", …}) and chat_template. The class is named,
-    since a model's type would choose another, with rules of its own.
+    since otherwise the model type would select another class, with its own rules.
     """
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **settings}
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"

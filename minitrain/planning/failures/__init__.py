@@ -1,1 +1,1 @@
-"""Failures on paper: how often, how often to save, and a cluster's months replayed in seconds."""
+"""Failure rates, checkpoint intervals, and months of a cluster replayed in seconds."""

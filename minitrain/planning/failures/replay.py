@@ -1,21 +1,21 @@
-"""A cluster's months, interruption by interruption: what trains, and where the other time goes.
+"""Replays a cluster's months, interruption by interruption: time training and time lost, by cause.
 
-    rate of a component = its count / chip-hours              the most likely one, if failures come
-    between failures    = exponential, mean 1 / (rate x chips)     independently (Poisson's law)
+    rate of a component = its count / chip-hours              maximum likelihood, if failures are
+    between failures    = exponential, mean 1 / (rate x chips)     independent (a Poisson process)
 
 Rates are fitted to Llama 3's 419 unexpected interruptions (table 5 of arXiv 2407.21783): 16,384
 H100 in 54 days were 21.2 million chip-hours, one interruption in 50,677. The paper prints counts
-and no times, so the exponential is assumed; what a wear-in (a Weibull of shape below 1) would
-change can be tried with `shape`. Then each interruption is replayed:
+but no times, so the exponential is an assumption; `shape` lets you try infant mortality (a Weibull
+of shape below 1). Then each interruption is replayed:
 
     train ─ save ─ train ─ ✗ ─ find it ─ [a spare node, or wait for one] ─ load ─ redo ─ train …
 
-The kind of a failure says what is left to go on from: a process that died has its own memory
-(/dev/shm), a node that is lost its neighbour's, and the disk has everything. So each level of
-checkpoint has an interval of its own, and is asked for what the faster ones cannot give. Published
-to check against: Llama 3's 54 days on 16,384 GPUs, 466 interruptions, over 90% effective time
-(arXiv 2407.21783, 3.3.4). How long its restarts took is not printed: 8 minutes here is a guess, and
-6 to 11 stay within two points of 90%. Cost: 17 µs an interruption, seen on one core. Lab: e12.
+The kind of failure decides which checkpoints survive: a process that died still has its own memory
+(/dev/shm), a lost node its neighbour's, and the disk has everything. So each checkpoint level has
+its own interval, and is used when the faster ones are gone. Published reference: Llama 3's 54 days
+on 16,384 GPUs, 466 interruptions, over 90% effective time (arXiv 2407.21783, 3.3.4). Its restart
+times are not published: 8 minutes here is a guess, and 6 to 11 stay within two points of 90%.
+Cost: 17 µs an interruption, seen on one core. Lab: e12.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minitrain.paths import data_dir
 from minitrain.planning.hardware import read_table
 
 LLAMA3_DAYS, LLAMA3_CHIPS, LLAMA3_PLANNED = 54, 16384, 47
-HARDWARE = ("GPU", "Host", "Network")  # a node that failed so is replaced; the others start again
+HARDWARE = ("GPU", "Host", "Network")  # these replace the node; other failures only restart
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Law:
 
     @property
     def chip_hours(self) -> float:
-        """Between two interruptions of one chip."""
+        """Chip-hours between two interruptions of one chip."""
         return 1 / sum(cause.per_chip_hour for cause in self.causes)
 
     def between(self, chips: int) -> float:
@@ -92,8 +92,8 @@ def llama3_law() -> Law:
 
 @dataclass(frozen=True)
 class Level:
-    """A kind of checkpoint: training stops for `save_seconds` every `interval`; `load_seconds`
-    bring it back; `survives_node`: it is there when a node is not."""
+    """A kind of checkpoint: training stops for `save_seconds` every `interval`; loading takes
+    `load_seconds`; `survives_node`: it is still there if a node is lost."""
 
     interval: float
     save_seconds: float
@@ -108,21 +108,21 @@ class Level:
 @dataclass(frozen=True)
 class Site:
     """Recovery at a site. `restart_seconds`: to detect the failure and restart all ranks; `planned`
-    interruptions come evenly, each after a save; a node is away for `repair_hours`."""
+    interruptions are evenly spaced, each after a save; a node is away for `repair_hours`."""
 
     restart_seconds: float = 480.0
-    spare_nodes: int | None = None  # None: always one there
+    spare_nodes: int | None = None  # None: always one available
     repair_hours: float = 24.0
     planned: int = 0
 
 
 @dataclass
 class Account:
-    """Seconds, which add up to the whole time."""
+    """Seconds by use, which add up to the total."""
 
     trained: float = 0.0
     saving: float = 0.0
-    redone: float = 0.0  # trained, lost, and to be trained again
+    redone: float = 0.0  # trained, lost, and trained again
     restarting: float = 0.0
     waiting: float = 0.0  # for a node
     interruptions: int = 0
@@ -133,23 +133,23 @@ class Account:
 
     @property
     def effective(self) -> float:
-        """The share of the time that trains."""
+        """The share of time spent on useful training."""
         return self.trained / self.seconds
 
 
 def replay(
     law: Law, chips: int, days: float, levels: tuple[Level, ...], site: Site, seed: int = 0
 ) -> Account:
-    """`days` on `chips` chips, with the interruptions of one seed. What fails while the run is
-    down is counted and costs nothing more."""
+    """`days` on `chips` chips, with the interruptions of one seed. Failures while the run is down
+    are counted but cost nothing more."""
     if not any(level.survives_node for level in levels):
         raise InputError("no level survives a node: one that is lost would end the run; add a disk")
     end, account = days * 86400.0, Account()
     causes = interruptions(law, chips, end, site.planned, seed)
-    away: list[float] = []  # when each node that is repaired comes back
+    away: list[float] = []  # when each node under repair comes back
     now = 0.0
     for at, cause in [*causes, (end, None)]:
-        if at <= now:  # while the run was down; it does not fail twice
+        if at <= now:  # the run is already down
             account.interruptions += cause is not None
             continue
         span = min(at, end) - now
@@ -185,7 +185,7 @@ def interruptions(
 def spend(
     account: Account, span: float, levels: tuple[Level, ...], cause: Cause | None, is_end: bool
 ) -> float:
-    """Books `span` seconds since a start -> the seconds that loading will take afterwards."""
+    """Books `span` seconds since a start -> seconds to load the checkpoint afterwards."""
     overhead = sum(level.save_seconds / (level.interval + level.save_seconds) for level in levels)
     trained = span * (1 - min(overhead, 1.0))
     account.saving += span - trained
@@ -194,14 +194,14 @@ def spend(
         return 0.0 if is_end else min(level.load_seconds for level in levels)
     usable = [level for level in levels if level.survives_node or not cause.takes_node]
     newest = min(usable, key=lambda level: trained % level.interval)
-    lost = trained % newest.interval  # before the first save: back to what it started from
+    lost = trained % newest.interval  # before the first save: back to the starting point
     account.trained += trained - lost
     account.redone += lost
     return newest.load_seconds
 
 
 def wait_for_node(away: list[float], now: float, site: Site) -> float:
-    """Takes a spare; where none is left, waits for the first to be repaired -> seconds."""
+    """Takes a spare node or waits for the first repair -> seconds."""
     while away and away[0] <= now:
         heapq.heappop(away)
     wait = 0.0
@@ -214,7 +214,7 @@ def wait_for_node(away: list[float], now: float, site: Site) -> float:
 def llama3_replay(
     levels: tuple[Level, ...] = (Level(578.0, 15.0),), site: Site | None = None, seed: int = 0
 ) -> Account:
-    """Its 54 days; the level is a disk's with saves of 15 s at Young's interval."""
+    """Llama 3's 54 days; by default, saves of 15 s to disk at Young's interval."""
     site = site or Site(planned=LLAMA3_PLANNED)
     return replay(llama3_law(), LLAMA3_CHIPS, LLAMA3_DAYS, levels, site, seed)
 

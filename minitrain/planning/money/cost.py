@@ -1,16 +1,16 @@
-"""The cost of a run: hours, money with its range, energy, carbon; and which choices nothing beats.
+"""The cost of a run: hours, money with its range, energy, carbon; and the Pareto front of choices.
 
     chip-hours = tokens / tokens per second · chips / goodput
     energy     = chip-hours · watts · PUE          at the chip's power limit
     carbon     = energy · grams per kWh            from 30 (France) to over 700 (coal)
 
-Watts at the limit are an upper bound: published CO2 figures are mostly made so (hours x limit), and
-are no measurement. Goodput is the share of time that trains despite failures, at Young's interval
-between saves (failures/intervals.py); what that formula leaves out is in failures/replay.py.
+Watts at the limit are an upper bound: most published CO2 figures are computed this way (hours x
+limit), not measured. Goodput is the share of time that trains despite failures, at Young's interval
+between saves (failures/intervals.py); failures/replay.py has what that formula leaves out.
 
-The front: for each chip and size the best plan is searched, and its chip-hours are multiplied by
-each price that was printed for the chip. A price that was asked for eight chips is seldom that of a
-thousand: what the front says of clouds is where to ask. Own or rent is in `prices.py`.
+The front: for each chip and size, the best plan's chip-hours times every published price of the
+chip. A quote for eight chips seldom holds for a thousand: take the front's prices as a list
+of providers to ask. Own or rent is in `prices.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minitrain.planning.search import search
 from minitrain.planning.step.step import Step
 
 LLAMA3_CHIP_HOURS = LLAMA3_DAYS * 24 * LLAMA3_CHIPS / 419
-GRAMS_PER_KWH = 400.0  # of a mixed grid; 57 in France (BLOOM)
+GRAMS_PER_KWH = 400.0  # a mixed grid; 57 in France (BLOOM)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Site:
 class Cost:
     days: float
     chip_hours: float
-    usd: Price | None  # of the whole run; None where no price is known
-    kwh: float | None  # None where the chip's power is not known
+    usd: Price | None  # of the whole run; None if no price is known
+    kwh: float | None  # None if the chip's power is unknown
     tonnes_co2: float | None
     goodput: float
 
@@ -87,8 +87,8 @@ def energy_kwh(hours: float, chip: Chip, site: Site) -> float:
 
 @dataclass(frozen=True)
 class Failures:
-    """`chip_hours` between two failures of one chip; seconds of a save that stop training; of a
-    restart, from the failure to the first new step."""
+    """`chip_hours` between two failures of one chip; seconds that a save stops training; seconds
+    from a failure to the first new step."""
 
     chip_hours: float = LLAMA3_CHIP_HOURS
     save_seconds: float = 15.0
@@ -112,7 +112,7 @@ def best_interval(failures: Failures, chips: int) -> float:
 
 
 def goodput(failures: Failures, chips: int, interval: float | None = None) -> float:
-    """The share of the time that trains, at the best interval unless another is given."""
+    """The share of time spent training, at the best interval unless one is given."""
     between = failures.between(chips)
     interval = interval or best_interval(failures, chips)
     lost = lost_share(failures.save_seconds, failures.restart_seconds, between, interval)
@@ -124,12 +124,12 @@ def goodput(failures: Failures, chips: int, interval: float | None = None) -> fl
     return 1 - lost
 
 
-# ---- chips, how many of them, and from whom ----
+# ---- choices of chip, number and provider ----
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A chip, how many, from whom: what it takes in days and dollars."""
+    """A chip, a number of them and a provider, with the days and dollars they take."""
 
     label: str
     days: float
@@ -140,7 +140,7 @@ AnyChoice = TypeVar("AnyChoice", bound=Choice)
 
 
 def pareto(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
-    """Those that no other beats in both days and dollars, fastest first: one sort, one sweep."""
+    """The choices that none beats in both days and dollars, fastest first; one sort and sweep."""
     front: list[AnyChoice] = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):
         if not front or choice.usd < front[-1].usd:
@@ -149,7 +149,7 @@ def pareto(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
 
 
 def cheapest_by(choices: Sequence[AnyChoice], deadline_days: float) -> AnyChoice:
-    """The cheapest that is done in time."""
+    """The cheapest choice that meets the deadline."""
     in_time = [choice for choice in choices if choice.days <= deadline_days]
     if not in_time:
         least = min(choices, key=lambda c: c.days, default=None)
@@ -179,7 +179,7 @@ class Training:
 
 
 def best_step(training: Training, chip: str, gpus: int) -> Step | None:
-    """The fastest plan; None where nothing fits, or the batch does not divide."""
+    """The fastest plan; None if nothing fits or the batch does not divide."""
     try:
         found = search(
             training.model, chip, gpus, training.seq, training.batch, training.precision, best=1
@@ -190,7 +190,7 @@ def best_step(training: Training, chip: str, gpus: int) -> Step | None:
 
 
 def options_of(step: Step, tokens: float, kind: str, site: Site) -> Iterator[Option]:
-    """One for each offer of the step's chip."""
+    """One option for each offer of the step's chip."""
     chip, gpus = step.run.chip.name, step.run.gpus
     for offer in offers(chip, kind):
         price = Price(offer.low, offer.usd, offer.high, offer.source)
@@ -202,7 +202,7 @@ def options_of(step: Step, tokens: float, kind: str, site: Site) -> Iterator[Opt
 def all_options(
     training: Training, chips: Sequence[str], sizes: Sequence[int], kind: str, site: Site
 ) -> Iterator[list[Option]]:
-    """Options for each chip and size as they are found; an empty list where nothing fits."""
+    """Yields the options of each chip and size; an empty list if nothing fits."""
     for chip in chips:
         find_chip(chip)
         if not offers(chip, kind):

@@ -1,15 +1,15 @@
 """Prices of a chip-hour: always a range with a date and a provider, never one number; own or rent.
 
-`data/prices.csv` holds what pages printed, each with its source; for one chip on demand they differ
+`data/prices.csv` holds published prices, each with its source; for one chip on demand they differ
 by up to 8.2 times (an H100, 1.49 to 12.29 dollars), and change by the month. `--price`
 replaces the table.
 
     rent(t) = rent · busy · t
     own(t)  = purchase (1 + upkeep · t / year) + power price · watts · PUE · busy · t
 
-Own if the chips would be busy for more than `break_even` of their life. `purchase` counts a chip
-with its share of node, network and building; upkeep (people, repairs, room) is a share of it a
-year; power is paid only while it runs. What it can be sold for at the end is left out.
+Own if the chips would be busy for more than `break_even` of their life. `purchase` is a chip with
+its share of node, network and building; upkeep (people, repairs, room) is a share of it a year;
+power is paid only while it runs. Resale value is left out.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Price:
             )
 
     def times(self, hours: float) -> Price:
-        """The same for `hours` chip-hours, in dollars."""
+        """The price of `hours` chip-hours, in dollars."""
         return Price(self.low * hours, self.typical * hours, self.high * hours, self.source)
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A row of the table."""
+    """A row of the price table."""
 
     chip: str
     provider: str
@@ -63,13 +63,13 @@ class Offer:
 
     @property
     def seller(self) -> str:
-        """The provider, or how many a row stands for."""
+        """The provider, or the number of them that a row stands for."""
         several = self.provider.count(",") + 1
         return self.provider if several == 1 else f"{several} clouds"
 
 
 def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
-    """The rows of `data/prices.csv`, of one chip and kind or of all."""
+    """The rows of `data/prices.csv`, filtered by chip and kind if given."""
     rows = [
         offer(row, row["provider"], row["kind"], "usd_per_hour")
         for row in read_table(data_dir() / "prices.csv")
@@ -78,13 +78,13 @@ def offers(chip: str | None = None, kind: str | None = None) -> list[Offer]:
 
 
 def purchases(chip: str) -> list[Offer]:
-    """The rows of `data/purchases.csv` for a chip: dollars to own one, once."""
+    """The rows of `data/purchases.csv` for a chip: one-time purchase dollars."""
     rows = read_table(data_dir() / "purchases.csv")
     return [offer(row, row["what"], "purchase", "usd") for row in rows if row["chip"] == chip]
 
 
 def offer(row: dict[str, str], seller: str, kind: str, price: str) -> Offer:
-    """A row whose dollars are in the column `price`."""
+    """An offer from a row, with the price in column `price`."""
     usd = [number(row, field) for field in (price, "low", "high")]
     return Offer(row["chip"], seller, kind, *usd, row["date"], row["source"])
 
@@ -102,7 +102,7 @@ def price_of(chip: str, kind: str = "on-demand") -> Price:
 
 
 def purchase_price(chip: str) -> Price:
-    """Purchase price of one chip, with its share of the node where the source has it."""
+    """Purchase price of one chip, with its share of the node if the source gives it."""
     found = purchases(chip)
     if not found:
         raise InputError(
@@ -119,7 +119,7 @@ def range_of(found: list[Offer], said: str) -> Price:
 
 
 def dated(found: list[Offer]) -> str:
-    """, 2024-08 to 2026-05: the months of those rows that say when."""
+    """The date range of the dated rows, such as ", 2024-08 to 2026-05"."""
     months = sorted({m[0] for o in found if (m := re.search(r"20\d\d(-\d\d)?", o.date))})
     return ", " + " to ".join(dict.fromkeys((months[0], months[-1]))) if months else ", undated"
 
@@ -152,11 +152,11 @@ class Owning:
 
     @property
     def running_usd(self) -> float:
-        """Power of one busy hour."""
+        """Power cost of one busy hour."""
         return self.watts / 1000 * self.pue * self.usd_per_kwh
 
     def usd(self, years: float, busy: float) -> float:
-        """Spent by then."""
+        """Dollars spent after `years`."""
         fixed = self.purchase_usd * (1 + self.upkeep_per_year * years)
         return fixed + self.running_usd * busy * years * YEAR_HOURS
 
@@ -165,7 +165,7 @@ class Owning:
 
 
 def break_even(owning: Owning, rent_usd_per_hour: float) -> float:
-    """Share of its life that a chip must be busy to be as cheap as a rented one; over 1: rent."""
+    """Share of its life that a chip must be busy to be as cheap as renting; over 1: rent."""
     if rent_usd_per_hour <= 0:
         raise InputError(f"rent is {rent_usd_per_hour:g}: give dollars a chip-hour, over 0")
     fixed = owning.usd(owning.years, busy=0.0)
@@ -174,9 +174,9 @@ def break_even(owning: Owning, rent_usd_per_hour: float) -> float:
 
 
 def months_to_pay(owning: Owning, rent_usd_per_hour: float, busy: float) -> float:
-    """Until owning has cost less than renting; inf where it never does."""
+    """Months until owning is cheaper than renting; inf if never."""
     saved = (rent_usd_per_hour - owning.running_usd) * checked_share(busy) * YEAR_HOURS
-    saved -= owning.upkeep_per_year * owning.purchase_usd  # a year
+    saved -= owning.upkeep_per_year * owning.purchase_usd  # per year
     return 12 * owning.purchase_usd / saved if saved > 0 else math.inf
 
 

@@ -2,14 +2,15 @@
 
     L(N, D) = E + A / N^α + B / D^β
 
-E is what no model can do better (the entropy of the text), the other two what too small a model and
-too little text cost. With C = 6 N D FLOPs to spend, the least loss is at N ∝ C^(β/(α+β)) and
-D ∝ C^(α/(α+β)). Approach 3 of Chinchilla (Hoffmann et al. 2022, arXiv:2203.15556): the least Huber
-loss between log L's, from a grid of starts, since the fit has many local minima. Labs e01, e10.
+E is the loss no model can beat (the entropy of the text); the other two terms are the cost of too
+small a model and too little text. With C = 6 N D FLOPs to spend, the least loss is at
+N ∝ C^(β/(α+β)) and D ∝ C^(α/(α+β)). Approach 3 of Chinchilla (Hoffmann et al. 2022,
+arXiv:2203.15556): least Huber loss on log L, from a grid of starts, since the fit has many local
+minima. Labs e01, e10.
 
-Serving a model costs 2 N FLOPs a token beside training's 6 N D, so that a smaller model trained
-longer reaches the same loss for less (Sardana et al. 2024, 2401.00448): `within_budget`. Before
-that law, two power laws of the budget alone, `Frontier`: Kaplan et al. 2020, N = 1.3e9 (C in
+Serving a model costs 2 N FLOPs a token on top of training's 6 N D, so a smaller model trained
+longer reaches the same loss for less (Sardana et al. 2024, 2401.00448): `within_budget`. Earlier
+work used two power laws of the budget alone, `Frontier`: Kaplan et al. 2020, N = 1.3e9 (C in
 PF-days)^0.73, large models and few tokens; Chinchilla's approaches 1 and 2, N = G (C/6)^a with
 a = 0.50 and 0.49, about 20 tokens a parameter.
 """
@@ -29,9 +30,9 @@ from minitrain.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-STARTS = 8  # of the grid, the best, from which the fit is refined
+STARTS = 8  # the best grid starts, refined by L-BFGS
 EXPONENTS = np.linspace(0.05, 1.5, 30)  # the grid of starts for α and β
-HUBER = 1e-3  # Chinchilla's δ: errors over 0.1% in log L count linearly, so outliers don't rule
+HUBER = 1e-3  # Chinchilla's δ: errors over 0.1% in log L count linearly, which bounds outliers
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ScalingLaw:
         return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
 
     def optimum(self, flops: float) -> Optimum:
-        """The N and D of least loss that cost `flops` = 6 N D."""
+        """The N and D of least loss for a budget of `flops` = 6 N D."""
         total = self.alpha + self.beta
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / total)
         parameters = ratio * (flops / 6) ** (self.beta / total)
@@ -63,8 +64,8 @@ class Optimum:
     loss: float
 
 
-# Chinchilla's own constants, and those of Besiroglu et al. 2024 (arXiv:2404.10102), who fitted the
-# same runs again and found that the published ones do not describe them.
+# Chinchilla's own constants, and those of Besiroglu et al. 2024 (arXiv:2404.10102), who refitted
+# the same runs and found that the published ones do not describe them.
 CHINCHILLA = ScalingLaw(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)
 CHINCHILLA_REFITTED = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658)
 
@@ -72,7 +73,7 @@ CHINCHILLA_REFITTED = ScalingLaw(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, be
 def fit(
     parameters: Sequence[float], tokens: Sequence[float], losses: Sequence[float]
 ) -> ScalingLaw:
-    """The law of least Huber loss in log L. All three (runs,), of at least 5 runs."""
+    """The law of least Huber loss in log L. All arguments are (runs,), at least 5 runs."""
     n, d, y = _checked(parameters, tokens, losses)
     fits = [_refined(start, n, d, y) for start in _grid(n, d, y)]
     theta, _ = min(fits, key=lambda fit: fit[1])
@@ -83,7 +84,7 @@ def fit(
 
 
 def _checked(*columns: Sequence[float]) -> list[np.ndarray]:
-    """The three columns as arrays, or an error that says what is missing."""
+    """The three columns as arrays, or an error naming what is missing."""
     n, d, y = (np.asarray(column, dtype=np.float64) for column in columns)
     if not len(n) == len(d) == len(y):
         raise InputError(
@@ -100,14 +101,14 @@ def _checked(*columns: Sequence[float]) -> list[np.ndarray]:
 
 
 def _centre(x: np.ndarray) -> float:
-    """The mean of log x: constants at the middle of the data are far less entangled."""
+    """The mean of log x: centring makes the constants far less correlated."""
     return float(np.log(x).mean())
 
 
 def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     """The best starts (a, b, e, α, β): given α and β the law is linear in E, A and B.
 
-    For each pair of exponents, non-negative least squares of the relative error.
+    For each pair of exponents, non-negative least squares on the relative error.
     """
     n, d = n / math.exp(_centre(n)), d / math.exp(_centre(d))
     found = []
@@ -120,7 +121,7 @@ def _grid(n: np.ndarray, d: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 
 def _positive_least_squares(columns: np.ndarray) -> tuple[np.ndarray, float]:
-    """w > 0 of least ‖columns w - 1‖². columns (runs, 3); what would be negative is held near 0."""
+    """w > 0 of least ‖columns w - 1‖². columns (runs, 3); negative values are clamped near 0."""
     free = np.ones(columns.shape[1], dtype=bool)
     weights = np.full(columns.shape[1], 1e-6)
     while free.any():
@@ -137,7 +138,7 @@ def _refined(
     start: np.ndarray, n: np.ndarray, d: np.ndarray, y: np.ndarray
 ) -> tuple[Tensor, float]:
     """L-BFGS on the Huber loss of log L from one start -> (a, b, e, α, β) and its loss."""
-    import torch  # `plan validate` needs the laws, no fit: it starts a second sooner
+    import torch  # `plan validate` needs only the laws, no fit: saves a second
     import torch.nn.functional as F
 
     log_n, log_d = (torch.tensor(np.log(x) - _centre(x)) for x in (n, d))
@@ -186,12 +187,12 @@ class Frontier:
         return flops / 6 / self.parameters(flops)
 
     def flops_for(self, parameters: float) -> float:
-        """The budget for which a model of this size is best."""
+        """The budget at which this model size is optimal."""
         return 6 * (parameters / self.G) ** (1 / self.a)
 
 
 def fit_frontier(a: float, rows: list[tuple[float, float]]) -> Frontier:
-    """G of (parameters, tokens) on the frontier with exponent a: the mean in logs."""
+    """G of (parameters, tokens) on the frontier with exponent a: the mean of logs."""
     logs = [math.log(n) - a * math.log(n * d) for n, d in rows]
     return Frontier(a, math.exp(sum(logs) / len(logs)))
 
@@ -220,7 +221,7 @@ def within_budget(
 
 
 def least(function, low: float, high: float, steps: int = 200) -> float:
-    """Golden-section search for the minimum of a function with one valley."""
+    """Golden-section search for the minimum of a unimodal function."""
     ratio = (math.sqrt(5) - 1) / 2
     for _ in range(steps):
         left, right = high - ratio * (high - low), low + ratio * (high - low)

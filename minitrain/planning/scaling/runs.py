@@ -1,9 +1,9 @@
 """Small runs for a scaling law: a grid of sizes and tokens, each trained from scratch, in a CSV.
 
-The text is the course's own chain of words, so that the E that the law must find is known exactly.
-Every (N, D) is a run of its own, whose cosine ends at D: the loss half-way through a longer run is
-not that of a shorter one (Hoffmann et al. 2022, §3). No document comes twice. A row is written as
-soon as its run ends, and runs that the file already has are not made again.
+The text is the course's own chain of words, so that the law's true E is known exactly. Every (N, D)
+is a separate run whose cosine schedule ends at D: the loss half-way through a longer run differs
+from a shorter run's (Hoffmann et al. 2022, §3). No document repeats. A row is written as soon as
+its run ends, and runs already in the file are not repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKENIZER_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class ScalingRun:
-    """One row: what was trained, the held-out loss it reached, and the floor of that text."""
+    """One row: the run, its held-out loss, and the entropy floor of that text."""
 
     parameters: int
     tokens: int
@@ -55,12 +55,12 @@ class ScalingRecipe:
     lr_times_width: float = 0.7  # Adam's best rate falls with the width: Yang et al. 2022, μP
     device: str = "cpu"
     held_out_bytes: int = 200_000
-    domain: str = "chain"  # learned smoothly; the stories have a step, which no power law describes
+    domain: str = "chain"  # learned smoothly; the stories have a step, which no power law fits
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Rows to train on, rows held out, and the entropy of the latter in nats per token."""
+    """Training rows, held-out rows, and the entropy of the latter in nats per token."""
 
     training: Packed
     held_out: Packed
@@ -68,7 +68,7 @@ class Texts:
 
 
 def shape(width: int, layers: int) -> ModelConfig:
-    """A member of the family whose law is fitted: heads of 16, an MLP of 3 widths."""
+    """A member of the fitted family: head size 16, MLP of 3 times the width."""
     heads = max(1, width // 16)
     return ModelConfig(VOCABULARY, width, layers, heads, heads, ffn_size=3 * width)
 
@@ -85,7 +85,7 @@ def record_runs(
     seed: int = 0,
     recipe: ScalingRecipe = ScalingRecipe(),
 ) -> list[ScalingRun]:
-    """Trains what `file` lacks of configs x tokens, cheapest first; -> all rows of the file."""
+    """Trains the (config, tokens) pairs missing from `file`, cheapest first -> all its rows."""
     if not configs or not tokens or min(tokens) < recipe.batch * recipe.length:
         raise InputError(
             f"{len(configs)} models x tokens {list(tokens)}: give at least one of each, and "
@@ -102,7 +102,7 @@ def record_runs(
 
 
 def make_texts(tokens: int, seed: int = 0, recipe: ScalingRecipe = ScalingRecipe()) -> Texts:
-    """Enough text for `tokens` without a repetition; the held-out part has a seed of its own."""
+    """Enough text for `tokens` without repetition; the held-out part has its own seed."""
     size = int(tokens * BYTES_PER_TOKEN)
     training = make_corpus(size, seed=2 * seed, domain=recipe.domain)
     held_out = make_corpus(recipe.held_out_bytes, seed=2 * seed + 1, domain=recipe.domain)
@@ -131,7 +131,7 @@ def train_one(
     tokens_per_step = recipe.batch * recipe.length * texts.training.fill
     steps = max(1, round(tokens / tokens_per_step))
     rate = recipe.lr_times_width / config.hidden_size
-    with threads(1):  # a second one would only wait, in models as small as these
+    with threads(1):  # a second one would only wait in such small models
         result = train(model, loader, TrainConfig(steps=steps, lr=rate))
     held_out = Loader(texts.held_out, 32, shuffle=False)
     return ScalingRun(

@@ -1,14 +1,14 @@
 """Seconds of a kernel, and of the pieces of one layer's forward, of one microbatch on one rank.
 
-A kernel is a roofline, with what it costs beside its work:
+A kernel follows the roofline, plus a fixed overhead:
 
     matmul        max(2 m n k / (matmul · peak), bytes / (memory · bandwidth)) + kernel
     attention     FLOPs in full / (attention · peak) + kernel            fused: no scores in memory
     element-wise  bytes / (memory · bandwidth) + kernel
 
 `matmul`, `attention`, `memory`, `kernel` are the chip's four constants (`hardware.py`). Efficiency
-so depends on the shape: sizes are padded to tiles of 64, a small matmul pays the same ramp as a
-large one, and one with a short side is bound by memory, as attention's are without fusion.
+thus depends on shape: sizes are padded to tiles of 64, a small matmul pays the same ramp as a large
+one, and one with a short side is bound by memory, like those of unfused attention.
 
 Element-wise kernels move, per token and in 16 bits: a norm 4h bytes, an addition 6h (7h with
 dropout and its mask), the activation of an MLP 4f (10f gated); scores, where attention is not
@@ -28,7 +28,7 @@ TILE = 64  # the granularity of a thread block's tile
 
 
 def padded(size: int | float) -> float:
-    """Up to whole tiles."""
+    """Rounds up to whole tiles."""
     return max(1, -(-size // TILE)) * TILE
 
 
@@ -48,13 +48,13 @@ def matmul(chip: Chip, precision: str, m: float, n: float, k: float, count: int 
 
 
 def fused_attention(chip: Chip, precision: str, flops: float) -> float:
-    """FlashAttention and its like (Dao et al. 2022): in 16 bits, whatever the matmuls have."""
+    """Fused kernels like FlashAttention (Dao et al. 2022): in 16 bits, even with FP8 matmuls."""
     sixteen = "bf16" if precision == "fp8" else precision
     return flops / (chip.constants.attention * chip.peak(sixteen)) + chip.constants.kernel
 
 
 def elementwise(chip: Chip, nbytes: float, kernels: int = 1) -> float:
-    """Kernels that read and write `nbytes` in all."""
+    """Kernels that read and write `nbytes` in total."""
     return traffic(chip, nbytes) + kernels * chip.constants.kernel
 
 
@@ -63,7 +63,7 @@ def traffic(chip: Chip, nbytes: float) -> float:
     return nbytes / (chip.constants.memory * chip.bandwidth)
 
 
-EAGER = 2.0  # bias, dropout, cast and addition are kernels of their own, each reads and writes
+EAGER = 2.0  # bias, dropout, cast and addition are separate kernels, each of which reads and writes
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,26 @@ class LayerTimes:
     """Seconds of the pieces of one layer's forward."""
 
     norm: float  # one of two
-    add: float  # one of two, with dropout where there is
+    add: float  # one of two, with any dropout
     qkv: float
     rotate: float
     scores: float  # the two matmuls of attention, or the fused kernel
-    softmax: float  # and its dropout; 0 if fused
+    softmax: float  # with dropout; 0 if fused
     out: float
     up: float
     activation: float
     down: float
-    gather: float  # one of tensor parallelism's collectives: a half of an all-reduce
+    gather: float  # one tensor-parallel collective: half an all-reduce
     context: float  # context parallelism's exchange of keys and values
-    dispatch: float  # expert parallelism: out, and back as long again
-    route: float  # a mixture's tokens sorted by expert, and put back in their places
+    dispatch: float  # expert parallelism: one way; coming back takes as long
+    route: float  # a mixture's tokens sorted by expert, and back
 
 
 def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
     plan, model, chip, tokens = run.plan, run.model, run.chip, run.local_tokens
     t, h, kind = plan.tp, model.hidden, plan.precision
     q, kv = model.attention_width, model.kv_heads * model.head_size
-    rows = tokens / t if plan.sp else tokens  # of what tensor parallelism alone leaves whole
+    rows = tokens / t if plan.sp else tokens  # split by sequence parallelism only
     copies, f, mlp_tokens, experts = mlp_shape(run, mixture)
     mask = 0 if plan.modern else 1
     eager = EAGER if plan.software == "eager" else 1.0
@@ -115,13 +115,13 @@ def layer_times(run: Run, fabric: Fabric, mixture: bool) -> LayerTimes:
 
 
 def elementwise_seconds(run: Run) -> float:
-    """All memory-bound kernels of one layer's forward, of one microbatch: a given of lab e10."""
+    """All memory-bound kernels of one layer's forward, of one microbatch; provided in lab e10."""
     x = layer_times(run, IDEAL, run.model.moe_layers > 0)
     return 2 * (x.norm + x.add) + x.rotate + x.softmax + x.activation + x.route
 
 
 def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:
-    """(matrices into the activation, ffn, tokens of each expert, experts on this rank)."""
+    """(matrices before the activation, ffn, tokens per expert, experts on this rank)."""
     model, plan = run.model, run.plan
     copies = 2 if model.gated else 1
     if not mixture:
@@ -132,8 +132,8 @@ def mlp_shape(run: Run, mixture: bool) -> tuple[int, float, float, int]:
 
 
 def score_seconds(run: Run) -> float:
-    """QKᵀ and AV of a whole sequence, against the keys of all context ranks, or those of a window;
-    scores that lie in memory are computed in full, and masked."""
+    """QKᵀ and AV of a whole sequence, against the keys of all context ranks or of a window; stored
+    scores are computed in full and then masked."""
     plan, model, chip = run.plan, run.model, run.chip
     if plan.modern:
         flops = 4 * run.local_tokens * run.keys * model.attention_width / plan.tp
@@ -153,7 +153,7 @@ def softmax_seconds(run: Run) -> float:
 
 
 def dispatch_seconds(run: Run, fabric: Fabric) -> float:
-    """Tokens to their experts. A token goes to at most 4 nodes, once each (DeepSeek-V3, §2.1.2)."""
+    """Sends tokens to their experts: to at most 4 nodes, once each (DeepSeek-V3, §2.1.2)."""
     plan, model = run.plan, run.model
     copies = model.experts_per_token
     nodes = plan.ep * plan.tp / run.per_node
@@ -165,6 +165,6 @@ def dispatch_seconds(run: Run, fabric: Fabric) -> float:
 
 
 def route_seconds(run: Run) -> float:
-    """Tokens copied into the order of their experts, and back: read and written, twice."""
+    """Copies tokens into expert order and back: two reads and writes."""
     copies = run.local_tokens * run.model.experts_per_token
     return elementwise(run.chip, 8 * copies * run.model.hidden, 3)

@@ -12,8 +12,8 @@ Activations of one layer (Korthikanti et al. 2022, table 2), s b tokens, t tenso
     full        2 s b h                             the layer's input
 
 times the layer-passes alive on a stage: 1F1B holds p-r microbatches on rank r, the interleaved
-schedule L (1 + (p-1)/(p v)) layers' worth on the first. The same terms, written out for grouped
-heads, gated MLPs, mixtures and fused attention (which keeps no scores, and no dropout masks).
+schedule L (1 + (p-1)/(p v)) layers' worth on the first. The code spells out the same terms for
+grouped heads, gated MLPs, mixtures and fused attention (which stores no scores or dropout masks).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Memory:
     parameters: float
     gradients: float
     optimizer: float
-    embedding: float  # weights, gradients and optimizer of embedding and head, where they are
+    embedding: float  # weights, gradients and optimizer of embedding and head, if present
     activations: float
-    temporaries: float  # logits; a full layer that is being recomputed; ZeRO-3's gathered layers
+    temporaries: float  # logits; one layer under recomputation; ZeRO-3's gathered layers
 
     @property
     def states(self) -> float:
@@ -68,7 +68,7 @@ def state_bytes(
 
 
 def layer_activations(run: Run, mixture: bool = False) -> float:
-    """Bytes that one layer keeps of one microbatch on one rank, by the table above."""
+    """Bytes that one layer saves per microbatch on one rank, by the table above."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
     if plan.recompute == "full":
         return 2 * tokens * model.hidden
@@ -81,28 +81,28 @@ def layer_activations(run: Run, mixture: bool = False) -> float:
 
 
 def attention_bytes(run: Run) -> float:
-    """Per token, of what tensor parallelism splits: q, k, v, the result, and the scores."""
+    """Bytes per token split by tensor parallelism: q, k, v, the output, and the scores."""
     plan, model = run.plan, run.model
     kept = 2 * model.head_size * (2 * model.heads + 2 * model.kv_heads)
     if plan.modern:
-        return kept + 4 * model.heads  # the softmax's log-sum
+        return kept + 4 * model.heads  # the softmax's log-sum-exp
     scores = 0 if plan.recompute == "selective" else 5 * model.heads * run.seq / plan.cp
     return kept + scores
 
 
 def mlp_bytes(run: Run, mixture: bool) -> float:
-    """Per token: what enters and leaves the activation function, twice of it where it is gated."""
+    """Bytes per token: the activation function's inputs and output; two inputs if gated."""
     model = run.model
     copies = 6 if model.gated else 4  # gate, up and their product, at 2 bytes; or two
     if not mixture:
         return copies * model.ffn
     experts = model.experts_per_token + model.shared_experts
-    dispatched = 4 * model.hidden * model.experts_per_token  # sent out, and come back
+    dispatched = 4 * model.hidden * model.experts_per_token  # sent out and returned
     return experts * copies * model.moe_ffn + dispatched
 
 
 def live_passes(plan: Plan, rank: int, microbatches: int) -> int:
-    """Chunk-activations alive at once on a pipeline rank: `peak_live` of its schedule."""
+    """Chunk activations alive at once on a pipeline rank: `peak_live` of its schedule."""
     p, v, m = plan.pp, plan.vpp, microbatches
     if plan.schedule == "gpipe":
         return m
@@ -128,7 +128,7 @@ def rank_parameters(run: Run, rank: int) -> tuple[float, float]:
 
 
 def end_parameters(run: Run, stages: list[StageLayers]) -> float:
-    """Embedding and head; a tied head on another rank than the embedding is a copy."""
+    """Embedding and head parameters; a tied head on another rank is a copy."""
     first, last = stages[0].first, stages[-1].last
     size = parameters.embedding_weights(run.model, run.seq) if first else 0
     own_head = not (run.model.tied and first)
@@ -159,13 +159,13 @@ def rank_memory(run: Run, rank: int = 0, per: StateBytes = FP32_GRADIENTS) -> Me
 def temporaries(run: Run, stages: list[StageLayers]) -> float:
     """Short-lived memory: the larger of the logits and of one recomputed layer."""
     plan, model, tokens = run.plan, run.model, run.local_tokens
-    # with their gradient, both FP32
+    # with their gradients, both FP32
     logits = 8 * tokens * model.vocab / plan.tp if stages[-1].last else 0
     mixture, again = model.moe_layers > 0, 0.0
     if plan.recompute != "none":
         again = tokens * (attention_bytes_in_full(run) + mlp_bytes(run, mixture)) / plan.tp
     gathered = 0.0
-    if plan.zero == 3:  # two layers' weights and one's gradient, whole
+    if plan.zero == 3:  # two layers' weights and one's gradient, unsharded
         weights = parameters.layer_weights(model, mixture)
         weights += parameters.expert_weights(model) / plan.ep if mixture else 0
         gathered = (2 * 2 + 2) * weights / plan.tp
@@ -173,12 +173,12 @@ def temporaries(run: Run, stages: list[StageLayers]) -> float:
 
 
 def attention_bytes_in_full(run: Run) -> float:
-    """As `attention_bytes` with the scores, which are there while a layer is made again."""
+    """`attention_bytes` plus the scores, which are alive while a layer is recomputed."""
     scores = 0 if run.plan.modern else 5 * run.model.heads * run.seq / run.plan.cp
     return 8 * run.model.attention_width + scores
 
 
 def peak_memory(run: Run) -> Memory:
-    """Memory of the fullest pipeline rank: the first, by its activations, or the last."""
+    """Memory of the fullest pipeline rank: the first (activations) or the last."""
     ranks = {0, run.plan.pp - 1, run.plan.pp // 2}
     return max((rank_memory(run, rank) for rank in sorted(ranks)), key=lambda memory: memory.total)

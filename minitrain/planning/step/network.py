@@ -1,17 +1,17 @@
-"""Seconds of a message or a collective among chips: inside a node, between nodes, or both.
+"""Seconds of a message or a collective between chips: inside a node, between nodes, or both.
 
-A collective of wire bytes W (2(N-1)/N · S for an all-reduce of S) whose steps cost a seconds:
+A collective with W bytes on the wire (2(N-1)/N · S for an all-reduce of S) and step latency a:
 
     seconds = a + W/B + √(a W/B)        a = steps · α
 
-The third term is chunking: a message is cut so that its parts pipeline through the ring; many
-small chunks pay α more often, few large ones leave links idle; at the best size both cost
-c·√(a W/B), with c = 2 if every hop waits and 0 if none does (Sanders et al. 2009). c = 1 describes
-the sweeps of `data/collective_sweeps.csv`, over six decades of size, within 9% in the mean; α and β
-alone within 16%.
+The third term is chunking: a message is split so that its parts pipeline through the ring; many
+small chunks pay α more often, a few large ones leave links idle; at the best size both cost
+c·√(a W/B), with c = 2 if every hop waits and 0 if none does (Sanders et al. 2009). c = 1 fits
+the sweeps of `data/collective_sweeps.csv`, over six decades of size, to a mean error of 9%; α and β
+alone to 16%.
 
-Between nodes NCCL works in two levels: inside each node, and between the nodes with each chip's own
-share on its own network card.
+Between nodes NCCL works on two levels: inside each node, and between nodes, where each chip sends
+its own share over its own network card.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def chunked(latency: float, transfer: float) -> float:
 
 @dataclass(frozen=True)
 class Wire:
-    """α in seconds a step, bandwidth in bytes/s one way (inf and 0 are allowed: the ideal)."""
+    """α in seconds a step, bandwidth in bytes/s one way (inf and 0 give an ideal wire)."""
 
     alpha: float
     bandwidth: float
@@ -55,10 +55,10 @@ class Fabric:
     inside: Wire
     between: Wire
     per_node: int
-    tree_alpha: float  # latency of one hop of a tree, between nodes
+    tree_alpha: float  # latency of one hop of a tree between nodes
 
     def seconds(self, kind: str, nbytes: float, ranks: int, stride: int = 1) -> float:
-        """Among `ranks` chips that are `stride` apart (1: neighbours)."""
+        """Seconds among `ranks` chips that are `stride` apart (1: neighbours)."""
         if ranks <= 1 or not nbytes:
             return 0.0
         local = max(1, min(ranks, self.per_node // stride))
@@ -67,7 +67,7 @@ class Fabric:
             return self.inside.seconds(kind, nbytes, ranks)
         if local == 1:
             return self.across(kind, nbytes, nodes)
-        if kind == "all_to_all":  # all that leaves the node passes its own card
+        if kind == "all_to_all":  # all traffic leaving the node goes through the chip's own card
             inside = self.inside.seconds(kind, nbytes / nodes, local)
             return max(inside, self.between.seconds(kind, nbytes, nodes))
         return self.hierarchical(kind, nbytes, local, nodes)
@@ -81,7 +81,7 @@ class Fabric:
         return max(inside, across + first)
 
     def across(self, kind: str, nbytes: float, nodes: int) -> float:
-        """A ring between the nodes; an all-reduce may take a double tree where that is faster.
+        """A ring between the nodes; an all-reduce uses a double tree if that is faster.
 
         The tree (Sanders et al. 2009) has 2 log2 N steps for the ring's 2(N-1), and sends 2 S.
         """
@@ -93,7 +93,7 @@ class Fabric:
         return min(ring, chunked(latency, transfer))
 
     def send(self, nbytes: float, stride: int) -> float:
-        """One message to the chip `stride` further: the next pipeline rank."""
+        """One message to the chip `stride` away: the next pipeline rank."""
         wire = self.inside if stride < self.per_node else self.between
         return wire.alpha + nbytes / wire.bandwidth
 
@@ -102,7 +102,7 @@ IDEAL = Fabric(Wire(0.0, math.inf), Wire(0.0, math.inf), per_node=8, tree_alpha=
 
 
 def fit_wire(sweep: Sweep) -> Wire:
-    """α and bandwidth of least mean relative error over the sweep's sizes."""
+    """α and bandwidth with the least mean relative error over the sweep's sizes."""
 
     def error(wire: Wire) -> float:
         return sum(sweep_errors(sweep, wire))
@@ -125,18 +125,18 @@ def sweep_errors(sweep: Sweep, wire: Wire) -> list[float]:
     return [abs(wire.seconds(sweep.kind, s, sweep.ranks) / t - 1) for s, t in sweep.points]
 
 
-# Share of a link's rate that rings reach at large sizes, where no sweep of the chip is at hand:
+# Share of a link's rate that rings reach at large sizes, for chips without a sweep of their own:
 # ml-engineering finds 78% (A100) to 82% (H200, B200) inside a node, 73 to 74% between nodes.
 INSIDE_SHARE, BETWEEN_SHARE = 0.80, 0.735
 BETWEEN_ALPHA = 4.0e-6  # NCCL's own table (src/graph/tuning.cc): LL128 over a network, a step
 SWEEPS = {"A100": "a100_8gpu_nvlink3", "H100": "h200_8gpu_nvls", "H200": "h200_8gpu_nvls"}
-RING_H200 = 362e9  # reduce-scatter 362.9, all-gather 361.4 GB/s: NVLS helps the all-reduce alone
+RING_H200 = 362e9  # reduce-scatter 362.9, all-gather 361.4 GB/s: NVLS helps only the all-reduce
 
 
 @lru_cache
 def inside_wire(chip: Chip) -> Wire:
-    """The link inside a node: from the chip's own sweep where there is one, else its
-    specification's share."""
+    """The link inside a node: from the chip's own sweep if there is one, else a share of its
+    specification."""
     sweep = SWEEPS.get(chip.name.split("-")[0])
     if sweep is None:
         return Wire(3e-6, INSIDE_SHARE * (chip.link or chip.network))

@@ -1,22 +1,22 @@
-"""Seconds of one training step: the schedule's operations on a clock, and what comes after them.
+"""Seconds of one training step: the schedule's operations on a clock, and the tail after them.
 
 All data, tensor and context ranks do the same at the same time, so one pipeline stands for the
-cluster: p ranks are simulated, not p·t·c·d. Each operation lasts what its stage's two streams take;
+cluster: p ranks are simulated, not p·t·c·d. An operation takes the time of its stage's streams;
 transfers between stages run on the sender's communication stream
-(`pipeline.timeline.clocked`, the clock that proves the schedules).
+(`pipeline.timeline.clocked`, the clock that also checks the schedules).
 
     step = busy + bubble + exposed gradient synchronisation + optimizer
 
-`parts` says where the time of the busiest rank goes, and sums to the step. A long pipeline
-is simulated for as many microbatches as it needs to settle: each further p take the same again
-(exactly where p divides them; within 1% where an interleaved schedule has groups of two sizes).
+`parts` breaks down the time of the busiest rank, and sums to the step. A long pipeline is simulated
+only until it settles: each further p microbatches take the same time again (exactly if p divides
+them; within 1% if an interleaved schedule has groups of two sizes).
 
-Layers that are alike take alike: a stage is `repeated` blocks of tasks on two streams. With ZeRO-3
-each layer's weights are gathered while the layer before computes, and its gradients are scattered
-beside the next layer's backward; other stages synchronise once a step (`gradient_seconds`).
+Identical layers take identical time: a stage is `repeated` blocks of tasks on two streams. With
+ZeRO-3 each layer's weights are gathered during the previous layer, and its gradients are scattered
+during the next layer's backward; other stages synchronise once a step (`gradient_seconds`).
 
-MFU counts the *model's* FLOPs, HFU adds what recomputation repeats. The "52% of peak" of the 2021
-Megatron table is an HFU: full recomputation repeats the forward, 96 in place of 72 B s l h².
+MFU counts the *model's* FLOPs, HFU adds recomputation. The "52% of peak" in the 2021 Megatron
+table is an HFU: full recomputation repeats the forward, 96 instead of 72 B s l h².
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from minitrain.planning.step.streams import Passed, Task, backward_tasks, forwar
 LOSS_BYTES = 24  # a logit: written, cast to FP32, softmax and loss, and their backward
 # Bytes a parameter: gradient 3x (clear, norm, read), 3 FP32 states in and out, weight out
 ADAM_BYTES = 38
-SETTLED = 2  # rounds of p microbatches after which a pipeline repeats itself
-planned_schedule = lru_cache(maxsize=256)(make_schedule)  # rows of a file are often alike in it
+SETTLED = 2  # rounds of p microbatches until a pipeline is periodic
+planned_schedule = lru_cache(maxsize=256)(make_schedule)  # many rows of a file share a schedule
 
 
 def model_flops(run: Run) -> int:
-    """FLOPs of one step of the whole batch, forward and backward, however it is computed.
+    """FLOPs of one step of the whole batch, forward and backward, without recomputation.
 
     Attention's scores count in full though causal masking hides half (Narayanan et al. 2021, eq. 3;
-    PaLM, app. B): of GPT the papers' 72 B s l h² (1 + s/(6h) + V/(12 l h)).
+    PaLM, app. B): for a GPT the papers' 72 B s l h² (1 + s/(6h) + V/(12 l h)).
     """
     return flops.model_flops(run.model, run.global_batch, run.seq)
 
 
 def hardware_flops(run: Run) -> int:
-    """The same with what is recomputed. `selective` repeats attention's scores, unless they are
-    fused: that keeps none, and its backward always makes them again, which is not counted."""
+    """`model_flops` plus recomputation. `selective` repeats attention's scores unless they are
+    fused: a fused kernel's backward always recomputes them, which is not counted."""
     fused = run.plan.recompute == "selective" and run.plan.modern
     recompute = "none" if fused else run.plan.recompute
     return flops.hardware_flops(run.model, run.global_batch, run.seq, recompute)
@@ -61,7 +61,7 @@ def hardware_flops(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """An estimate, with where the seconds of the busiest rank go."""
+    """An estimate, with the busiest rank's seconds by part."""
 
     run: Run
     seconds: float
@@ -87,7 +87,7 @@ class Step:
 
 
 def estimate(run: Run, fabric: Fabric | None = None, exact: bool = True) -> Step:
-    """Memory and time of one step; not `exact`: the bubble in closed form, for a search."""
+    """Memory and time of one step; if not `exact`, the bubble is in closed form, for a search."""
     fabric = fabric or fabric_of(run.chip, run.per_node)
     passes = rank_passes(run, fabric)
     finish = (finish_seconds if exact else finish_in_closed_form)(run, fabric, passes)
@@ -115,7 +115,7 @@ def busy_parts(run: Run, fabric: Fabric, chunks: list[Passes]) -> dict[str, floa
 
 
 def rank_passes(run: Run, fabric: Fabric) -> list[list[Passes]]:
-    """For each pipeline rank those of its chunks; stages that are alike are computed once."""
+    """The passes of each pipeline rank's chunks; identical stages are computed once."""
 
     @lru_cache
     def of(stage: StageLayers) -> Passes:
@@ -138,14 +138,14 @@ def clock(run: Run, fabric: Fabric, passes: list[list[Passes]], microbatches: in
         return table[rank][operation.chunk][operation.kind]
 
     schedule = planned_schedule(plan.schedule, plan.pp, microbatches, plan.vpp)
-    beside = send_seconds(run, fabric) - blocking_seconds(run, fabric)  # the computation
+    beside = send_seconds(run, fabric) - blocking_seconds(run, fabric)  # sends that overlap
     return clocked(schedule, seconds, beside)
 
 
 def operation_seconds(
     run: Run, fabric: Fabric, passes: list[list[Passes]]
 ) -> list[list[dict[str, float]]]:
-    """[rank][chunk][kind], sends that block included."""
+    """Seconds by [rank][chunk][kind], blocking sends included."""
     split = run.plan.schedule == "zero-bubble"
     send = blocking_seconds(run, fabric)
     return [
@@ -156,7 +156,7 @@ def operation_seconds(
 
 
 def send_seconds(run: Run, fabric: Fabric) -> float:
-    """A microbatch's activations to the next stage, each tensor rank a part of them."""
+    """Sends a microbatch's activations to the next stage, split over tensor ranks."""
     if run.plan.pp == 1:
         return 0.0
     nbytes = 2 * run.local_tokens * run.model.hidden / run.plan.tp
@@ -164,7 +164,7 @@ def send_seconds(run: Run, fabric: Fabric) -> float:
 
 
 def blocking_seconds(run: Run, fabric: Fabric) -> float:
-    """Megatron of 2021-22 waits for a send before it goes on."""
+    """The blocking part of a send: Megatron of 2021-22 waits for all of it."""
     return 0.0 if run.plan.modern else send_seconds(run, fabric)
 
 
@@ -197,10 +197,10 @@ def finish_in_closed_form(run: Run, fabric: Fabric, passes: list[list[Passes]]) 
 
 
 def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str, float]:
-    """After the last backward: gradients that did not travel beside it, and the optimizer.
+    """After the last backward: gradient communication that did not overlap, and the optimizer.
 
-    They leave in buckets as the last microbatch's backward makes them; the last layer's has nothing
-    to hide behind. A chunk is done p passes before the next, which later software makes use of.
+    Gradients are sent in buckets as the last microbatch's backward produces them; the last layer's
+    cannot overlap. A chunk finishes p passes before the next, which later software overlaps.
     """
     layers, experts = rank_parameters(run, rank)
     stages = list(chunks_of_rank(run, rank))
@@ -211,7 +211,7 @@ def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str,
     if run.plan.modern:
         beside *= 1 + run.plan.pp * (run.plan.vpp - 1) / run.plan.vpp
     exposed = max(sync / count, sync - beside * (count - 1) / count)
-    if run.plan.zero == 3:  # the first layer's weights, and the last gradients
+    if run.plan.zero == 3:  # the first layer's weights and the last layer's gradients
         exposed = 2 * data_seconds(run, fabric, "all_gather", 2 * (layers + experts) / count)
     held = (layers + experts) / (run.plan.dp * run.plan.cp if run.plan.zero else 1)
     return {"dp": exposed, "optimizer": elementwise(run.chip, ADAM_BYTES * held)}
@@ -222,7 +222,7 @@ def tail(run: Run, fabric: Fabric, rank: int, passes: list[Passes]) -> dict[str,
 
 @dataclass(frozen=True)
 class Passes:
-    """A stage's forward and backward; `weights` seconds of the latter are weight gradients."""
+    """A stage's forward and backward; `weights`: seconds of backward spent on weight gradients."""
 
     forward: Passed
     backward: Passed
@@ -255,7 +255,7 @@ def layer_stack(run: Run, fabric: Fabric, mixture: bool, layers: int) -> Passes:
 
 
 def without_pipeline(run: Run) -> Run:
-    """The run as one layer sees it: plans that differ elsewhere alone share a `layer_stack`."""
+    """The run without its pipeline: plans that differ only there share a `layer_stack`."""
     if run.plan.zero == 3:
         return run
     plan = replace(run.plan, pp=1, vpp=1, schedule="1f1b", dp=run.plan.ep, zero=0)
@@ -263,7 +263,7 @@ def without_pipeline(run: Run) -> Run:
 
 
 def ends(run: Run, stage: StageLayers) -> dict[str, float]:
-    """Forward seconds of embedding, head and loss, where this stage has them."""
+    """Forward seconds of embedding, head and loss, if this stage has them."""
     chip, model, tokens = run.chip, run.model, run.local_tokens
     seconds = {"elementwise": 0.0, "matmul": 0.0}
     if stage.first:
@@ -277,7 +277,7 @@ def ends(run: Run, stage: StageLayers) -> dict[str, float]:
 
 
 def sharded_seconds(run: Run, fabric: Fabric, mixture: bool) -> tuple[float, float]:
-    """ZeRO-3's all-gather of one layer's weights in 16 bits, reduce-scatter of FP32 gradients."""
+    """ZeRO-3: all-gather of a layer's 16-bit weights, reduce-scatter of FP32 gradients."""
     if run.plan.zero < 3:
         return 0.0, 0.0
     own = parameters.layer_weights(run.model, mixture) / run.plan.tp
@@ -297,11 +297,11 @@ def data_seconds(run: Run, fabric: Fabric, kind: str, nbytes: float, apart: int 
 
 
 def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Task]:
-    """The next layer's weights are gathered beside this one; its own gradients leave at its end."""
+    """Adds the gather of the next layer's weights, and the scatter of this one's gradients."""
     if not gathered:
         return tasks
     moved = [Task(t.part, t.seconds, tuple(i + 2 for i in t.after)) for t in tasks]
-    layer_before = -1  # its task 0
+    layer_before = -1  # task 0 of the layer before
     out = [Task("dp", gathered), Task("elementwise", 0.0, (layer_before,)), *moved]
     if scattered:
         last = max(i for i, task in enumerate(out) if not task.communicates)
@@ -310,7 +310,7 @@ def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Ta
 
 
 def gradient_seconds(run: Run, fabric: Fabric, parameters: float, experts: float) -> float:
-    """FP32 gradients made equal over the data ranks, once a step; ZeRO-1's and 2's gather."""
+    """All-reduce of FP32 gradients over data ranks, once a step, or ZeRO-1 and 2's gather."""
     if run.plan.zero == 3:
         return 0.0
     total = 0.0

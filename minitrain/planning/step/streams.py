@@ -1,10 +1,10 @@
-"""One layer as tasks on two streams, compute and communication: what overlaps, what is exposed.
+"""One layer as tasks on two streams, compute and communication: overlapped and exposed time.
 
-Each stream runs its tasks in the order in which they are issued; a task starts when its stream is
-free and what it comes `after` is done. While compute waits, the time is *exposed* and booked to the
-task that it waited for. Communication kernels take multiprocessors (DeepSeek-V3 gives them 20 of
-132, 2412.19437 §3.2), memory bandwidth and power from what runs beside them: each second hidden
-costs compute `CONTENTION` of a second.
+Each stream runs its tasks in issue order; a task starts when its stream is free and the tasks it
+comes `after` are done. While compute waits, the time is *exposed* and booked to the task it waits
+for. Communication kernels take multiprocessors (DeepSeek-V3 gives them 20 of 132, 2412.19437 §3.2),
+memory bandwidth and power from concurrent kernels: each overlapped second costs compute
+`CONTENTION` of a second.
 
     compute  ▇▇▇ norm ▇▇▇ ····· ▇▇▇▇ qkv ▇▇▇▇ ▇▇ …
     comm                  ▇ tp ▇              ▇▇▇ next layer's weights ▇▇▇
@@ -15,9 +15,9 @@ A layer's forward, with tensor parallelism (Shoeybi et al. 2019) and sequence pa
     norm → [SP: all-gather] → qkv → rope → attention → out → [all-reduce | SP: reduce-scatter] → add
     norm → [SP: all-gather] → up → activation → down → [all-reduce | SP: reduce-scatter] → add
 
-Backward runs it from the end: each matmul twice, for its input and for its weight, and the
-all-reduce of an input's gradient runs beside the weight's matmul. Element-wise kernels move twice
-as much as forward; a weight's gradient is added up within its matmul's kernel.
+Backward runs in reverse: each matmul twice, for its input and for its weight, with the all-reduce
+of an input's gradient overlapping the weight's matmul. Element-wise kernels move twice as much as
+in forward; weight gradients are accumulated inside the matmul's kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMMUNICATION = ("tp", "cp", "ep", "dp")
 
 @dataclass(frozen=True)
 class Task:
-    """`part` names what it is; communication parts run on the second stream."""
+    """A task; `part` names its kind, and communication runs on the second stream."""
 
     part: str
     seconds: float
@@ -62,7 +62,7 @@ class Passed:
 
 
 def run_streams(tasks: Sequence[Task], every: int) -> list[Passed]:
-    """Runs the tasks; compute's own time and its waits by part, after each `every` tasks."""
+    """Runs the tasks; compute time and waits by part, after each `every` tasks."""
     found: list[Passed] = []
     parts: dict[str, float] = defaultdict(float)
     ends: list[float] = []
@@ -91,9 +91,9 @@ def run_streams(tasks: Sequence[Task], every: int) -> list[Passed]:
 
 
 def repeated(block: Sequence[Task], times: int) -> Passed:
-    """`times` copies of a block one after the other; its `after` are relative to its own start.
+    """`times` consecutive copies of a block, whose `after` indices are relative to its own start.
 
-    After the first two, each further copy takes the same again: the streams are in a steady state.
+    After the first two, each copy takes the same time: the streams are in a steady state.
     """
     copies = run_streams(chain(block, min(times, 3)), len(block))
     if times <= 3:
@@ -107,7 +107,7 @@ def repeated(block: Sequence[Task], times: int) -> Passed:
 def chain(block: Sequence[Task], times: int) -> list[Task]:
     """Copies of `block`, each with its dependencies moved to its own copy.
 
-    An `after` of -1 - i is task i of the copy before (weights that were fetched one layer ahead).
+    An `after` of -1 - i is task i of the previous copy (weights fetched one layer ahead).
     """
     size, tasks = len(block), []
     for copy in range(times):
@@ -122,7 +122,7 @@ def chain(block: Sequence[Task], times: int) -> list[Task]:
 
 
 def forward_tasks(run: Run, x: LayerTimes) -> list[Task]:
-    """`after` counts within the list; communication that blocks is waited for by the next task."""
+    """A layer's forward; `after` indexes this list; blocking communication delays the next."""
     out: list[Task] = []
     sp, tp = run.plan.sp, run.plan.tp > 1
     for half_forward in (attention_forward, mlp_forward):
@@ -147,7 +147,7 @@ def attention_forward(out: list[Task], x: LayerTimes) -> None:
 
 def mlp_forward(out: list[Task], x: LayerTimes) -> None:
     compute(out, "elementwise", x.route)
-    sent = issued(out, "ep", 2 * x.dispatch)  # beside another microbatch's matmuls
+    sent = issued(out, "ep", 2 * x.dispatch)  # overlaps another microbatch's matmuls
     compute(out, "matmul", x.up)
     compute(out, "elementwise", x.activation)
     compute(out, "matmul", x.down, sent)
@@ -165,17 +165,17 @@ def backward_tasks(run: Run, x: LayerTimes) -> list[Task]:
 
 
 def repeated_tasks(run: Run, x: LayerTimes) -> list[Task]:
-    """The tasks that full recomputation runs again.
+    """The tasks repeated by full recomputation.
 
-    Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has what backward
-    needs, and nothing reads the last matmul and addition.
+    Megatron's checkpoint repeats the layer. torch.utils.checkpoint stops once it has everything
+    backward needs, which excludes the outputs of the last matmul and addition.
     """
     tasks = forward_tasks(run, x)
     return tasks[:-2] if run.plan.software == "eager" else tasks
 
 
 def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:
-    """Gathers, the row-parallel matmul, the inside, the column-parallel matmul."""
+    """Half a layer's backward: gathers, row-parallel matmul, inner part, column-parallel matmul."""
     sp, tp = run.plan.sp, run.plan.tp > 1
     row, column = (x.down, x.up) if half == "mlp" else (x.out, x.qkv)
     if sp and tp:
@@ -186,7 +186,7 @@ def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:
         compute(out, "elementwise", 2 * (x.activation + x.route))
     else:
         scores_backward(out, run, x)
-    inputs = issued(out, "tp", x.gather) if sp and tp else ()  # gathered again, for the weight's
+    inputs = issued(out, "tp", x.gather) if sp and tp else ()  # gathered again, for dW
     compute(out, "matmul", column, sent)
     reduced = issued(out, "tp", (1 if sp else 2) * x.gather) if tp else ()
     compute(out, "matmul", column, inputs)
@@ -194,7 +194,7 @@ def half_backward(out: list[Task], run: Run, x: LayerTimes, half: str) -> None:
 
 
 def scores_backward(out: list[Task], run: Run, x: LayerTimes) -> None:
-    """Without fusion two matmuls each for QKᵀ and AV; fused, 2.5 times the forward's FLOPs."""
+    """Unfused, two matmuls each for QKᵀ and AV; fused, 2.5 times the forward's FLOPs."""
     exchange = issued(out, "cp", 2 * x.context)
     if run.plan.modern:
         compute(out, "attention", 2.5 * x.scores)
@@ -206,7 +206,7 @@ def scores_backward(out: list[Task], run: Run, x: LayerTimes) -> None:
 
 
 def again(out: list[Task], tasks: list[Task]) -> None:
-    """The same tasks, booked to recomputation; what they wait for keeps its name."""
+    """Appends the same tasks, booked to recomputation; communication keeps its name."""
     start = len(out)
     for task in tasks:
         part = task.part if task.communicates else "recompute"
@@ -214,12 +214,12 @@ def again(out: list[Task], tasks: list[Task]) -> None:
 
 
 def compute(out: list[Task], part: str, seconds: float, after: tuple[int, ...] = ()) -> None:
-    """On the compute stream; `after`: communication that it needs."""
+    """Adds a task on the compute stream; `after`: communication that it needs."""
     out.append(Task(part, seconds, after))
 
 
 def issued(out: list[Task], part: str, seconds: float) -> tuple[int, ...]:
-    """On the communication stream, once everything before it is done; -> what to wait for."""
+    """Adds communication that starts once everything before it is done; -> its index."""
     if not seconds:
         return ()
     out.append(Task(part, seconds, previous(out)))
@@ -227,13 +227,13 @@ def issued(out: list[Task], part: str, seconds: float) -> tuple[int, ...]:
 
 
 def blocking(out: list[Task], part: str, seconds: float) -> None:
-    """Communication that the next task needs."""
+    """Adds communication that the next task waits for."""
     index = issued(out, part, seconds)
     if index:
         out.append(Task("elementwise", 0.0, index))
 
 
 def previous(out: list[Task]) -> tuple[int, ...]:
-    """The last task on the compute stream."""
+    """The index of the last task on the compute stream."""
     computing = [index for index, task in enumerate(out) if not task.communicates]
     return tuple(computing[-1:])

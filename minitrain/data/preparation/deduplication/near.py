@@ -1,33 +1,33 @@
-"""Near duplicates: MinHash signatures, bands, and the union of all pairs that meet in a band.
+"""Near duplicates: MinHash signatures, bands, and the union of all pairs that share a band.
 
     documents ─ minhash ─► (N, K) ─ bands ─► (N, b) keys ─ sort ─► pairs ─ clusters ─► firsts
 
 **MinHash** (Broder 1997): each of K hash functions keeps the smallest value over a document's
-shingles. The smallest over A and B together is as likely any shingle as another, so it lies in both
-with probability |A and B| / |A or B|: two documents agree in a share of their K numbers that is
-their Jaccard similarity s, give or take sqrt(s (1 - s) / K).
+shingles. Every shingle of A ∪ B is equally likely to be the smallest, so the smallest is in both
+with probability |A and B| / |A or B|: the share of their K numbers in which two documents agree
+estimates their Jaccard similarity s, give or take sqrt(s (1 - s) / K).
 
     h_k(x) = a_k x + b_k mod 2^32, a_k odd: a permutation of all 32-bit hashes
 
 **Bands** (Indyk and Motwani 1998; Leskovec et al., Mining of Massive Datasets, 3.4): K hashes cut
-into b bands of r rows; two documents are a pair where a whole band agrees.
+into b bands of r rows; two documents are a pair if they agree in a whole band.
 
     P(a pair of similarity s meets) = 1 - (1 - s^r)^b        the S-curve
 
-      1 |            .----     more rows: further right and steeper (fewer chance meetings)
+      1 |            .----     more rows: further right and steeper (fewer false pairs)
         |          /           more bands: further left (fewer misses)
         |        /
       0 |______.'_________     about (1/b)^(1/r) is where it passes a half
                 t         1
 
-Equal keys of a band lie side by side once they are sorted, so no two documents are ever compared:
-of a run of n the first is paired with each other one, n - 1 pairs instead of n²/2.
+Sorting puts equal keys of a band side by side, so documents are never compared pairwise: in a run
+of n equal keys the first is paired with each other one, n - 1 pairs instead of n²/2.
 
-**Clusters**: a ~ b and b ~ c put a, b and c in one, though a and c never met. A document is kept
-where `firsts[i] == i`.
+**Clusters**: a ~ b and b ~ c put a, b and c in one cluster, even if a and c never met. A document
+is kept if `firsts[i] == i`.
 
 The naive version compares every pair's shingles, O(N²). Cost: K multiplications and comparisons a
-shingle, O(b N log N) to sort; 8 bytes a key. FineWeb (2406.17557) cleans each crawl so, with 14
+shingle, O(b N log N) to sort; 8 bytes a key. FineWeb (2406.17557) deduplicates each crawl with 14
 bands of 8 rows. Shapes: N documents  S shingles  K hashes  E pairs.
 """
 
@@ -41,15 +41,15 @@ import numpy as np
 from minitrain.data.preparation.deduplication.words import jaccard, shingle_hashes, shingles
 from minitrain.errors import InputError, check_list
 
-NO_SHINGLE = np.uint32(2**32 - 1)  # what a document without words has in every place
-GROUP_CHARACTERS = 1 << 18  # hashed at once: their hashes fit a core's second-level cache
-POINTS = 1000  # at which the areas under an S-curve are summed
+NO_SHINGLE = np.uint32(2**32 - 1)  # every hash of a document without words
+GROUP_CHARACTERS = 1 << 18  # hashed at once: their hashes fit a core's L2 cache
+POINTS = 1000  # of the midpoint rule for the areas under an S-curve
 
 
 def near_duplicates_naive(
     documents: Sequence[str], threshold: float = 0.75, words: int = 5
 ) -> np.ndarray:
-    """`near_duplicates`, exactly: every pair's Jaccard similarity."""
+    """Exact version of `near_duplicates`, from every pair's Jaccard similarity."""
     check_list("documents", documents)
     sets = [shingles(text, words) for text in documents]
     pairs = [
@@ -67,7 +67,7 @@ def near_duplicates(
 ) -> np.ndarray:
     """(N,) int64: for each document the first of its cluster; keep those with firsts[i] == i.
 
-    Near `threshold` pairs are found by chance: `choose_bands(threshold, hashes)` has their curve.
+    Pairs near `threshold` are found with some probability: see `choose_bands(threshold, hashes)`.
     """
     check_list("documents", documents)
     split = choose_bands(threshold, hashes)
@@ -78,10 +78,10 @@ def near_duplicates(
 def minhash(
     documents: Iterable[str], hashes: int = 128, words: int = 5, seed: int = 0
 ) -> np.ndarray:
-    """Signatures, (N, K) uint32: of each hash function the smallest value over the shingles.
+    """Signatures, (N, K) uint32: the smallest value of each hash function over the shingles.
 
-    `documents` may be any iterable, read once. Alike on every platform for the same arguments;
-    signatures of other arguments cannot be compared.
+    `documents` may be any iterable, read once. The same on every platform for the same arguments;
+    signatures made with other arguments cannot be compared.
     """
     a, b = _permutations(hashes, seed)
     parts = [_group_signatures(group, a, b, words) for group in _groups(documents)]
@@ -100,13 +100,13 @@ class Bands:
         return self.bands * self.rows
 
     def meeting_probability(self, similarity: float | np.ndarray) -> float | np.ndarray:
-        """1 - (1 - s^r)^b, of numbers in [0, 1]."""
+        """1 - (1 - s^r)^b, for similarities in [0, 1]."""
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
 def choose_bands(threshold: float, hashes: int = 128) -> Bands:
-    """The split of at most `hashes` hashes whose curve errs least from a step at `threshold`: the
-    area of false positives below it and that of misses above it, together."""
+    """The split of at most `hashes` hashes whose curve is closest to a step at `threshold`: least
+    area of false positives below it plus misses above it."""
     if not 0 < threshold < 1:
         raise InputError(f"a threshold of {threshold} parts nothing: give one between 0 and 1")
     if hashes < 1:
@@ -131,19 +131,19 @@ def band_keys(signatures: np.ndarray, split: Bands) -> np.ndarray:
 
 
 def pairs_of_keys(keys: np.ndarray) -> np.ndarray:
-    """(N, b) of `band_keys` -> (E, 2) pairs that share a band, or an earlier document that both
-    share. A document without words is like no other."""
+    """(N, b) of `band_keys` -> (E, 2) pairs that share a band, or that both share one with an
+    earlier document. A document without words matches no other."""
     with_words = np.flatnonzero(keys.any(axis=1))
     pairs = [_runs(keys[with_words, band]) for band in range(keys.shape[1])]
     return np.unique(with_words[np.concatenate(pairs)], axis=0)
 
 
 def clusters(pairs: np.ndarray, count: int) -> np.ndarray:
-    """(E, 2) pairs of `count` nodes -> (count,) int64, the first node of each one's cluster.
+    """(E, 2) pairs of `count` nodes -> (count,) int64, the first node of each node's cluster.
 
-    All pairs at once, where union-find (`data.plain`) takes one at a time: each round hangs the
-    higher of two roots below the lower, then every node jumps to its parent's parent, so the way to
-    the first halves. Cost: O((E + count) log count).
+    All pairs at once, where union-find (`data.plain`) takes one at a time: each round links the
+    higher of two roots to the lower, then every node points to its parent's parent, so paths to the
+    root halve. Cost: O((E + count) log count).
     """
     first = np.arange(count, dtype=np.int64)
     a, b = pairs[:, 0], pairs[:, 1]
@@ -157,7 +157,7 @@ def clusters(pairs: np.ndarray, count: int) -> np.ndarray:
 
 
 def _permutations(hashes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(K,) uint32 each: odd factors, and shifts."""
+    """(K,) uint32 each: odd factors and offsets."""
     if hashes < 1 or seed < 0:
         raise InputError(f"{hashes} hashes, seed {seed}: use 1 hash or more, and a seed >= 0")
     drawn = np.random.PCG64(seed).random_raw(2 * hashes) >> np.uint64(32)
@@ -192,17 +192,17 @@ def _group_signatures(group: list[str], a: np.ndarray, b: np.ndarray, words: int
 
 
 def _error(split: Bands, threshold: float) -> float:
-    """The two areas, by the midpoint rule."""
+    """False positives plus misses, by the midpoint rule."""
     middles = (np.arange(POINTS) + 0.5) / POINTS
     met = split.meeting_probability(middles)
     return float(met[middles < threshold].sum() + (1 - met[middles >= threshold]).sum())
 
 
 def _runs(keys: np.ndarray) -> np.ndarray:
-    """(N,) -> (E, 2): each but the first of a run of equal keys, with the first."""
+    """(N,) -> (E, 2): each key of a run of equal ones after the first, paired with the first."""
     order = np.argsort(keys, kind="stable")
     ranked = keys[order]
     first = np.ones(len(keys), bool)
     first[1:] = ranked[1:] != ranked[:-1]
-    starts = order[np.flatnonzero(first)][np.cumsum(first) - 1]  # the first of each one's run
+    starts = order[np.flatnonzero(first)][np.cumsum(first) - 1]  # the first of each key's run
     return np.stack((starts[~first], order[~first]), axis=1)

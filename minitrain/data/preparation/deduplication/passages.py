@@ -1,17 +1,17 @@
-"""Passages that come again: licences, menus, quotations, in documents that are otherwise unlike.
+"""Repeated passages: licences, menus, quotations, in documents that are otherwise unlike.
 
-A window of `length` characters that has come before, in this document or an earlier one, is a
-repeat; what any repeat covers is cut, so that every passage stays where it came first. Windows do
-not reach across the end of a document.
+A window of `length` characters that occurred before, in this document or an earlier one, is a
+repeat; characters covered by any repeat are cut, so every passage keeps its first occurrence.
+Windows do not cross document boundaries.
 
     document 0   the quick brown fox jumps          length 9
     document 1   a slow quick brown dog       ->    a slow[ quick brown ]dog
 
-Lee et al. 2022 (2107.06499) find them by a suffix array, as lab e11 does (`data.plain`): it sorts
-passages of every length at once. For one length its prefix doubling needs no sorting in between:
-a hash of 2 k characters is made of those of k and of the k behind them, and only the windows'
-hashes are sorted, a sixteenth of them at a time. Their model repeats its training text ten times
-less. Of n windows, two unequal ones share a hash with probability n² / 2^65: 3e-4 for 10^8.
+Lee et al. 2022 (2107.06499) find them with a suffix array, as lab e11 does (`data.plain`), which
+sorts passages of every length at once. For one fixed length prefix doubling needs no intermediate
+sorts: a hash of 2 k characters combines those of k and of the next k, and only the windows' hashes
+are sorted, a sixteenth of them at a time. Their model repeats its training text ten times less.
+Of n windows, two unequal ones share a hash with probability n² / 2^65: 3e-4 for 10^8.
 Cost: 8 passes over the text for 200 characters, and a sort; about 25 bytes of memory a character.
 """
 
@@ -29,7 +29,7 @@ PART = 1 << 20  # windows hashed at a time
 
 
 def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
-    """The documents without the passages of `length` characters or more that have come before.
+    """The documents without the passages of `length` characters or more that occurred before.
 
     200 characters are about 50 tokens. A document may come out empty.
     """
@@ -39,7 +39,7 @@ def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
     data = "".join(documents).encode("utf-32-le", "surrogatepass")
     text = np.frombuffer(data, np.uint32)
     bounds = list(pairwise(accumulate(map(len, documents), initial=0)))
-    whole = np.zeros(len(text), bool)  # windows that end in the document in which they begin
+    whole = np.zeros(len(text), bool)  # windows that do not cross a document boundary
     for low, high in bounds:
         whole[low : max(low, high - length + 1)] = True
     kept = ~_covered(_came_before(window_hashes(text, length), whole), length)
@@ -52,7 +52,7 @@ def window_hashes(symbols: np.ndarray, length: int) -> np.ndarray:
     hashes, known = mixed(symbols.astype(np.uint64)), 1
     while known < length:
         step = min(known, length - known)
-        for low in range(0, len(hashes) - step, PART):  # in place: what is read lies ahead
+        for low in range(0, len(hashes) - step, PART):  # in place: reads are ahead of writes
             ahead = hashes[low + step : low + step + PART]
             here = hashes[low : low + len(ahead)]
             here[:] = mixed(here * np.uint64(BASE) + ahead)
@@ -62,19 +62,19 @@ def window_hashes(symbols: np.ndarray, length: int) -> np.ndarray:
 
 
 def _came_before(hashes: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """(n,) bool: a window begins here that is whole and equal to an earlier one."""
+    """(n,) bool: a window within one document begins here and equals an earlier one."""
     again = np.zeros(len(whole), bool)
     part = (hashes >> np.uint64(60)).astype(np.uint8)
     for number in range(16):
         places = np.flatnonzero(whole[: len(hashes)] & (part == number))
-        order = places[np.argsort(hashes[places], kind="stable")]  # equal ones in order of place
+        order = places[np.argsort(hashes[places], kind="stable")]  # equal ones by position
         ranked = hashes[order]
         again[order[1:][ranked[1:] == ranked[:-1]]] = True
     return again
 
 
 def _covered(starts: np.ndarray, length: int) -> np.ndarray:
-    """(n,) bool: a window of `length` that begins at one of the `starts` has this place."""
+    """(n,) bool: covered by a window of `length` that begins at one of the `starts`."""
     counts = np.cumsum(starts, dtype=np.int64)
     before = np.zeros_like(counts)
     before[length:] = counts[:-length]

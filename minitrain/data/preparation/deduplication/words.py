@@ -1,13 +1,13 @@
 """Text to words, and to the hashes of its shingles: all runs of w words.
 
 A word is a run of letters and digits, in lower case; a Chinese or Japanese character is a word
-by itself; punctuation and white space only part them. (Thai, Lao and Khmer, written without spaces,
-are not parted: there a sentence is a word, and one changed letter changes it.) A document of fewer
-than w words has one shingle, all of it; one without words has none.
+by itself; punctuation and white space only separate words. (Thai, Lao and Khmer, written without
+spaces, are not segmented: a sentence is one word, and one changed letter changes it.) A document of
+fewer than w words has one shingle, all of it; one without words has none.
 
-`shingles` is the definition, a Python set of tuples. `shingle_hashes` gives the same set as
-numbers, of many documents at once, by array operations on their bytes: a word's hash is the
-difference of two prefix sums of c_i · P^i (mod 2^64, where an odd P can be divided by).
+`shingles` is the definition, a Python set of tuples. `shingle_hashes` computes the same set as
+numbers, for many documents at once, by array operations on their bytes: a word's hash is the
+difference of two prefix sums of c_i · P^i (mod 2^64, where an odd P is invertible).
 Cost: about 50 bytes of memory for each byte of the documents given at once.
 """
 
@@ -24,7 +24,7 @@ from minitrain.errors import InputError
 PUNCTUATION = re.compile(
     "[\u0080-\u00a9\u00ab-\u00b4\u00b6-\u00b9\u00bb-\u00bf\u2000-\u206f\u3000-\u303f]"
 )
-CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each a word
+CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")  # each is a word
 WORD = re.compile(rb"[a-z0-9\x80-\xff]+")
 IN_WORD = np.array([bool(WORD.match(bytes([byte]))) for byte in range(256)])
 DRAWN = np.random.PCG64(1508).random_raw(512)  # the same on every platform
@@ -34,7 +34,7 @@ INVERSE = pow(BASE, -1, 2**64)
 
 
 def plain_bytes(text: str) -> bytes:
-    """Lower case in UTF-8; whatever parts words is a byte that is no letter, digit or >= 0x80."""
+    """Lower case in UTF-8; separators are the bytes that are no letter or digit and < 0x80."""
     text = text.lower()
     if not text.isascii():
         text = CHARACTER.sub(r" \g<0> ", PUNCTUATION.sub(" ", text))
@@ -50,7 +50,7 @@ def shingles(text: str, width: int = 5) -> set[tuple[bytes, ...]]:
 
 
 def jaccard(one: set, other: set) -> float:
-    """|A and B| / |A or B|; 0 where both are empty, since nothing says that they are alike."""
+    """|A and B| / |A or B|; 0 if both are empty, since nothing shows similarity."""
     return len(one & other) / max(1, len(one | other))
 
 
@@ -65,19 +65,19 @@ def shingle_hashes(documents: Sequence[str], width: int = 5) -> tuple[np.ndarray
     counts = np.diff(bounds)
     owner_stops = np.repeat(bounds[1:], counts)  # (W,) where the word's document ends
     at = np.arange(len(words))
-    hashes = np.zeros_like(words)  # (W,) of the run that begins with each word
+    hashes = np.zeros_like(words)  # (W,) of the shingle that begins at each word
     for step in range(min(width, int(counts.max(initial=0)))):
         inside = words[step:] * FACTORS[step]
         inside[at[step:] >= owner_stops[: len(inside)]] = 0
         hashes[: len(inside)] += inside
     whole = at + width <= owner_stops
-    whole[bounds[:-1][counts > 0]] = True  # a short document's only one
+    whole[bounds[:-1][counts > 0]] = True  # a short document's only shingle
     return mixed(hashes[whole]), np.concatenate(([0], np.cumsum(whole)))[bounds]
 
 
 def _word_hashes(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """(W,) uint64 hashes of all words, and (N + 1,) bounds of the documents among them."""
-    data = np.frombuffer(b" ".join((b"", *texts, b"")), np.uint8)  # a space before and behind each
+    data = np.frombuffer(b" ".join((b"", *texts, b"")), np.uint8)  # a space on either side of each
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     document_starts = np.concatenate(([0], np.cumsum(lengths + 1)))
     inside = IN_WORD[data]

@@ -1,12 +1,12 @@
-"""A linear classifier over hashed words and pairs of words: texts like those that you want.
+"""A linear classifier over hashed words and word pairs, which finds texts like those you want.
 
     p(label | text) = softmax(b + mean over the text's n-grams of W[hash(n-gram) mod buckets])
 
-That is fastText without its hidden layer (Joulin et al. 2016, 1607.01759). GPT-3 trained such a one
-on good texts against raw crawl and kept a document where pareto(9) > 1 - p, so that a little of
-everything stays (Brown et al. 2020, 2005.14165, appendix A); `FineWeb-Edu` keeps what is above a
-threshold. It is only as good as the two heaps it was shown, and learns whatever parts them. Judge
-no text that it was trained on: of those it has learnt by heart which heap they lay in.
+This is fastText without its hidden layer (Joulin et al. 2016, 1607.01759). GPT-3 trained one on
+good texts against raw crawl and kept a document if pareto(9) > 1 - p, so that some of everything
+stays (Brown et al. 2020, 2005.14165, appendix A); `FineWeb-Edu` keeps documents above a threshold.
+It is only as good as its two training sets, and learns any difference between them. Do not apply
+it to its training texts: it has memorized their labels.
 Shapes: N documents  C labels; W is (buckets, C). Trained in seconds on one core.
 """
 
@@ -37,25 +37,25 @@ NONE = 0  # the bucket of a text without words, which stays zero
 
 @dataclass(frozen=True)
 class Classifier:
-    """`labels` and their weights (buckets, C) and biases (C,), float32."""
+    """Labels with their weights (buckets, C) and biases (C,), float32."""
 
     labels: tuple[str, ...]
     weights: Tensor
     biases: Tensor
 
     def probabilities(self, texts: Sequence[str]) -> Tensor:
-        """(N, C), each row's sum 1."""
+        """(N, C); each row sums to 1."""
         return _logits(self.weights, self.biases, *_features(texts, len(self.weights))).softmax(-1)
 
     def rule(self, label: str, least: float = 0.5) -> Rule:
-        """Drops a text whose probability of `label` is under `least`."""
+        """A rule that drops texts whose probability of `label` is under `least`."""
         if label not in self.labels:
             raise unknown_name("label", label, self.labels)
         fails = partial(unlike_the_wanted, classifier=self, label=label, least=least)
         return Rule(fails, f"a classifier of {', '.join(self.labels)}")
 
     def save(self, file: str | os.PathLike) -> Path:
-        """One safetensors file, the labels in its header."""
+        """Writes one safetensors file, with the labels in its header."""
         tensors = {"weights": self.weights.contiguous(), "biases": self.biases.contiguous()}
         save_file(tensors, file, {"labels": json.dumps(self.labels)})
         return Path(file)
@@ -71,7 +71,7 @@ class Classifier:
 
 
 def unlike_the_wanted(text: str, classifier: Classifier, label: str, least: float) -> bool:
-    """Its probability of the label is under `least`."""
+    """True if the label's probability is under `least`."""
     return bool(classifier.probabilities([text])[0, classifier.labels.index(label)] < least)
 
 
@@ -84,7 +84,7 @@ def train_classifier(
     lr: float = 0.1,
     seed: int = 0,
 ) -> Classifier:
-    """Cross-entropy and Adam. Every label counts the same, however many texts it has."""
+    """Trains with cross-entropy and Adam; labels are weighted equally, whatever their size."""
     names = tuple(sorted(set(labels)))
     if len(texts) != len(labels) or len(names) < 2:
         raise InputError(
@@ -113,11 +113,11 @@ def train_classifier(
 def train_and_test(
     heaps: Mapping[str, Sequence[str]], part: float = 0.1, seed: int = 0
 ) -> tuple[Classifier, dict[str, float]]:
-    """A classifier of the heaps' names, and the share of each heap's texts that it is right about:
-    of a part that it was not trained on, drawn by `seed`."""
+    """A classifier with the heaps' names as labels, and its accuracy on each heap, measured on a
+    held-out part drawn by `seed`."""
     kept, tested = {}, {}
     for name, texts in heaps.items():
-        texts = list(dict.fromkeys(texts))  # a text that comes twice would be seen
+        texts = list(dict.fromkeys(texts))  # a repeated text could land on both sides
         random.Random(seed).shuffle(texts)
         count = int(part * len(texts))
         if count < 1:
@@ -141,7 +141,7 @@ def _logits(weights: Tensor, biases: Tensor, buckets: Tensor, starts: Tensor) ->
 
 
 def _features(texts: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
-    """The buckets of all words and pairs, and (N,) where each text's begin."""
+    """The buckets of all words and pairs, and (N,) offsets of each text's first."""
     kinds = [shingle_hashes(texts, width) for width in (1, 2)]
     own = [
         np.concatenate([hashes[bounds[i] : bounds[i + 1]] for hashes, bounds in kinds])

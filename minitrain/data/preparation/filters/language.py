@@ -1,10 +1,10 @@
-"""Guesses a text's language by the small words that every sentence of it has.
+"""Guesses a text's language by the short words that nearly every sentence contains.
 
     share(language) = sum over the text's words of 1 / (languages that have the word) / words
 
-Of the languages in the table the highest share wins; under a tenth there is no prose of any of
-them. It needs a few sentences, and languages that white space parts into words. What is trained
-on n-grams (fastText's lid.176, as FineWeb uses it) knows hundreds.
+The language with the highest share wins; below a tenth, the text is not prose in any language of
+the table. It needs a few sentences, in a language that separates words by white space. Models
+trained on n-grams (fastText's lid.176, as FineWeb uses it) know hundreds of languages.
 Source: Grefenstette 1995, "Comparing two language identification schemes": short words.
 """
 
@@ -36,7 +36,7 @@ SHARED = Counter(word for words in TABLE.values() for word in words)
 
 
 def language_of(text: str) -> tuple[str, float]:
-    """The language's two letters and its share; "" where none has a tenth of the words."""
+    """The language's two letters and its share; "" if none reaches a tenth."""
     words = Counter(WORD.findall(text.lower()))
     total = max(1, sum(words.values()))
     shares = {
@@ -51,7 +51,7 @@ def another_language(text: str, language: str = "en") -> bool:
 
 
 def language_rule(language: str = "en") -> Rule:
-    """Drops what is in another language, or in none; InputError for one that the table lacks."""
+    """A rule that drops texts in other languages or none; InputError if not in the table."""
     if language not in TABLE:
         raise unknown_name("language", language, TABLE)
     return Rule(partial(another_language, language=language), SOURCE)

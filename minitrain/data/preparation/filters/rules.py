@@ -1,17 +1,17 @@
-"""Published quality rules: each a small function that says whether a text fails, with its source.
+"""Published quality rules: small functions that return whether a text fails, with their sources.
 
     GOPHER       length, symbols, bullets, stop words     Rae et al. 2021 (2112.11446), A.1.1
-    REPETITION   lines and n-grams that come again        the same, table A1
+    REPETITION   repeated lines and n-grams               the same, table A1
     C4           whole sentences, no code                 Raffel et al. 2020 (1910.10683), 2.2
     FINEWEB      lists and menus                          Penedo et al. 2024 (2406.17557), 3.6
 
     rule = Rule(partial(too_few_words, least=20), "mine")
-    first_failed([*GOPHER, rule], text)  ->  "too_few_words", or "" where the text passes all
+    first_failed([*GOPHER, rule], text)  ->  "too_few_words", or "" if the text passes all
 
-The first rule that fails is the reason of the drop, so the order of the rules decides what a drop
-is counted for, never what is dropped. Words are what white space separates, as in Gopher; FineWeb's
-values are those of its code, datatrove's FineWebQualityFilter. C4's list of bad words is left out:
-it takes whole subjects away with them (Dodge et al. 2021, 2104.08758).
+The first rule that fails is recorded as the reason of the drop: the order of the rules decides the
+reason, never what is dropped. Words are separated by white space, as in Gopher; FineWeb's values
+are those of its code, datatrove's FineWebQualityFilter. C4's list of bad words is left out: it
+removes whole subjects (Dodge et al. 2021, 2104.08758).
 
 A step takes a row and returns a row, and depends on nothing else, so that it runs wherever rows are
 mapped: `dataset.map(step)` of `datasets`, streaming or not, or of Ray Data; then
@@ -31,29 +31,29 @@ from minitrain.data.preparation.documents import Row
 STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 BULLETS = ("•", "-", "*", "‣", "◦")
 ELLIPSES = ("...", "…")
-COMMONEST = {2: 0.20, 3: 0.18, 4: 0.16}  # n: the largest share of the characters
+COMMONEST = {2: 0.20, 3: 0.18, 4: 0.16}  # n: the largest allowed share of the characters
 REPEATED = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 ENDS = (".", "!", "?", '"', "”", "'", "’")
 SENTENCE_ENDS = (*ENDS, "…", "。", "！", "？")
 SENTENCE_END = re.compile(r"[.!?]+[\"”'’)]*(?=\s|$)")
 
-# --- rules, and steps made of them ---
+# --- rules, and the steps built from them ---
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`fails(text)` is true where the text is to be dropped."""
+    """`fails(text)` is true if the text should be dropped."""
 
     fails: Callable[[str], bool]
     source: str
 
     @property
     def name(self) -> str:
-        return getattr(self.fails, "func", self.fails).__name__  # of a partial, what it is of
+        return getattr(self.fails, "func", self.fails).__name__  # unwraps a partial
 
 
 def first_failed(rules: Sequence[Rule], text: str) -> str:
-    """The name of the first rule that a text fails; empty where it passes all."""
+    """The name of the first rule that a text fails; empty if it passes all."""
     return next((rule.name for rule in rules if rule.fails(text)), "")
 
 
@@ -78,7 +78,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Edit:
-    """Changes `text`, and drops the row where nothing is left of it."""
+    """Changes `text`, and drops the row if nothing is left."""
 
     edit: Callable[[str], str]
 
@@ -90,7 +90,7 @@ class Edit:
 
 
 def run_steps(steps: Iterable[Step], row: Row) -> Row:
-    """The row after all steps, its `dropped` set."""
+    """The row after all steps, with `dropped` set."""
     row = {"dropped": "", **row}
     for step in steps:
         row = step(row)
@@ -101,7 +101,7 @@ def is_kept(row: Row) -> bool:
     return not row["dropped"]
 
 
-# --- Gopher's quality: is it prose, of a length that people write, in English? ---
+# --- Gopher's quality: is it prose, of plausible length, in English? ---
 
 
 def too_few_words(text: str, least: int = 50) -> bool:
@@ -119,23 +119,23 @@ def unusual_word_length(text: str, least: float = 3, most: float = 10) -> bool:
 
 
 def too_many_hashes(text: str, most: float = 0.1) -> bool:
-    """`#` characters a word."""
+    """More than `most` `#` characters per word."""
     return share(text.count("#"), len(text.split())) > most
 
 
 def too_many_ellipses(text: str, most: float = 0.1) -> bool:
-    """`…` or `...` a word."""
+    """More than `most` ellipses (`…` or `...`) per word."""
     return share(sum(map(text.count, ELLIPSES)), len(text.split())) > most
 
 
 def mostly_bullets(text: str, most: float = 0.9) -> bool:
-    """The share of lines that begin with a bullet."""
+    """The share of lines that begin with a bullet is over `most`."""
     lines = _lines(text)
     return share(sum(line.strip().startswith(BULLETS) for line in lines), len(lines)) > most
 
 
 def lines_break_off(text: str, most: float = 0.3) -> bool:
-    """The share of lines that end with an ellipsis."""
+    """The share of lines that end with an ellipsis is over `most`."""
     lines = _lines(text)
     return share(sum(line.strip().endswith(ELLIPSES) for line in lines), len(lines)) > most
 
@@ -147,11 +147,11 @@ def words_without_letters(text: str, least: float = 0.8) -> bool:
 
 
 def no_stop_words(text: str, least: int = 2) -> bool:
-    """Fewer than `least` different ones of the eight that nearly all English prose has."""
+    """Fewer than `least` distinct of the eight stop words found in nearly all English prose."""
     return len(STOP_WORDS.intersection(text.lower().split())) < least
 
 
-# --- Gopher's repetition: lines and paragraphs, the commonest n-gram, n-grams that came before ---
+# --- Gopher's repetition: lines and paragraphs, the commonest n-gram, repeated n-grams ---
 
 
 def repeated_lines(text: str, most: float = 0.3, most_characters: float = 0.2) -> bool:
@@ -173,20 +173,20 @@ def repeated_n_grams(text: str, most: Mapping[int, float] = REPEATED) -> bool:
         length = repeated_length(words, n)
         if share(length, len(text)) > limit:
             return True
-        if not length:  # then nothing longer comes again
+        if not length:  # then nothing longer repeats
             return False
     return False
 
 
 def commonest_length(words: Sequence[str], n: int) -> int:
-    """Characters that the commonest n-gram fills, its spaces counted; once is no repetition."""
+    """Characters covered by the commonest n-gram, spaces included; 0 if it occurs once."""
     counts = Counter(_n_grams(words, n))
     n_gram, times = max(counts.items(), key=itemgetter(1), default=((), 0))
     return (sum(map(len, n_gram)) + n - 1) * times if times > 1 else 0
 
 
 def repeated_length(words: Sequence[str], n: int) -> int:
-    """Characters in n-grams that came before, none counted twice."""
+    """Characters in n-grams that occurred before, none counted twice."""
     n_grams = list(_n_grams(words, n))
     seen: set[tuple[str, ...]] = set()
     length = start = 0
@@ -201,16 +201,16 @@ def repeated_length(words: Sequence[str], n: int) -> int:
     return length
 
 
-# --- C4: first `sentence_lines` throws lines away, then the rules judge what is left ---
+# --- C4: `sentence_lines` first drops lines, then the rules judge the rest ---
 
 
 def sentence_lines(text: str, least_words: int = 3) -> str:
-    """The text with only those lines that end as a sentence does and have `least_words` words."""
+    """Keeps only lines that end like a sentence and have at least `least_words` words."""
     return "\n".join(line for line in text.splitlines() if _is_sentence(line, least_words))
 
 
 def curly_bracket(text: str) -> bool:
-    """A bracket as code has it, and prose does not."""
+    """A curly bracket, which code has and prose does not."""
     return "{" in text or "}" in text
 
 
@@ -222,7 +222,7 @@ def too_few_sentences(text: str, least: int = 5) -> bool:
     return len(SENTENCE_END.findall(text)) < least
 
 
-# --- FineWeb's own: the thresholds are where histograms of a good and of a bad crawl part ---
+# --- FineWeb's own: thresholds where the histograms of a good and a bad crawl diverge ---
 
 
 def lines_without_end(text: str, least: float = 0.12) -> bool:
@@ -232,27 +232,27 @@ def lines_without_end(text: str, least: float = 0.12) -> bool:
 
 
 def short_lines(text: str, most: float = 0.67, length: int = 30) -> bool:
-    """The share of lines of at most `length` characters."""
+    """The share of lines of at most `length` characters is over `most`."""
     lines = _lines(text)
     return share(sum(len(line) <= length for line in lines), len(lines)) > most
 
 
 def text_in_repeated_lines(text: str, most: float = 0.01) -> bool:
-    """The share of the characters that lie in lines which came before."""
+    """The share of characters in repeated lines is over `most`."""
     lines = _lines(text)
     return share(sum(map(len, _again(lines))), sum(map(len, lines))) > most
 
 
 def line_for_each_few_words(text: str, most: float = 0.3) -> bool:
-    """Line breaks a word, as lists have them."""
+    """More than `most` line breaks per word, as in lists."""
     return share(text.count("\n"), len(text.split())) > most
 
 
-# --- what they share ---
+# --- shared helpers ---
 
 
 def share(part: int, whole: int) -> float:
-    """part / whole; 0 of nothing."""
+    """part / whole; 0 if `whole` is 0."""
     return part / whole if whole else 0.0
 
 
@@ -261,13 +261,13 @@ def _lines(text: str) -> list[str]:
 
 
 def _parts(text: str, ends: int) -> list[str]:
-    """The parts between so many line ends or more, of any system; a line of spaces is blank."""
+    """Splits at `ends` or more line ends of any platform; a line of spaces is blank."""
     lines = map(str.rstrip, text.strip().splitlines())
     return re.split(f"\n{{{ends},}}", "\n".join(lines))
 
 
 def _again(parts: Iterable[str]) -> list[str]:
-    """The parts that came before."""
+    """The parts that occurred before."""
     seen: set[str] = set()
     return [part for part in parts if part in seen or seen.add(part)]
 
