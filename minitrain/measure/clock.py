@@ -2,7 +2,7 @@
 
 A single time is noise: the first call pays for allocation, and another program may hold a core.
 So `timing` gives the median of many calls, and `compare` interleaves its contenders (A B B A …), so
-that a slow machine slows both, and neither always runs right after the other.
+that a slowdown of the machine affects both, and neither always runs right after the other.
 `matmul_peak` and `copy_bandwidth` measure the two roofs of the roofline (Williams et al. 2009):
 seconds >= max(FLOPs / peak, bytes / bandwidth).
 """

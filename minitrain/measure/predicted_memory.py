@@ -10,9 +10,9 @@ MLP's width), in the model's dtype on the left and always in float32 on the righ
     or experts    K (2 D + 2 F')  for each of K choices: its token, gate, up, the output
                   4 S F'       the shared ones                         2 E  logits, probabilities
 
-and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
+and once per model 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
 mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
-term 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. With
+term 5 a s / h of Korthikanti et al. 2022, whose other terms, for a Llama, are above. With
 recomputation a block keeps less: its input, D, if recomputed whole; 2 D + 2 HC + 2 KC + 2 F and H
 if matmul results are kept, and norms, rotation and SwiGLU recomputed. Labs e01, e05.
 """

@@ -59,9 +59,9 @@ class _Reentrant(torch.autograd.Function):
 class Checkpoint:
     """Activation checkpointing: `Checkpoint(policy)(function, *inputs, **named_inputs)`.
 
-    Autograd's graph is the original one; only its saved tensors are replaced, by notes of which
-    they were. The first access in backward recomputes the function and finds them all.
-    So inputs and outputs may be anything, hooks of parameters run once, and checkpoints nest.
+    Autograd's graph is the original one; only its saved tensors are replaced by placeholders. The
+    first access in backward recomputes the function and finds them all. So inputs and outputs
+    may be anything, hooks of parameters run once, and checkpoints nest.
 
     `policy`: which operations' results to keep (`selective`); None keeps nothing.
     `stop_early`: stop recomputing at the last tensor that is needed.

@@ -70,7 +70,7 @@ def flat(sample: Sample) -> dict[str, float]:
 
 
 class Thinned:
-    """Passes on the first sample of each second, and each with an evaluation or the run's end.
+    """Gives `sink` the first sample of each second, and each with an evaluation or the run's end.
 
     A step of a small model takes a few milliseconds, and TensorBoard's writer half of one.
     Skipped samples are merged into the next, so a value that comes once a minute is not lost.

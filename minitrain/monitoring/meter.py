@@ -5,10 +5,10 @@
 
 Time is that of the group's clock: real, or the logical one of an emulated fabric. A rank that waits
 for others does not compute, so slow ranks stand out (stragglers.py). With NCCL the GPU waits, not
-the rank, so the two cannot be told apart until they are timed on the GPU. Parts and communication
-add up to the step. Slowly changing values are read once a second. Cost, with the line in
-metrics.jsonl: 30 µs in a loop of its own, 170 µs after a step, which evicts the caches (medians on
-a busy core of a server's CPU): 1% of a step of 18 ms.
+the rank, so computing and waiting cannot be separated without timing the GPU. Parts and
+communication add up to the step. Slowly changing values are read once a second. Cost, with the line
+in metrics.jsonl: 30 µs in a loop of its own, 170 µs after a step, which evicts the caches (medians
+on a busy core of a server's CPU): 1% of a step of 18 ms.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Fabric:
     def seconds(self, kind: str, nbytes: float, ranks: Sequence[int]) -> float:
         """Seconds for `nbytes` among these global ranks, from the arrival of the last one.
 
-        Across nodes it runs in two levels, as NCCL does: inside each node, and between the nodes
-        with 1/local-ranks of the data on each rank's own network card. The levels are pipelined:
+        Across nodes it runs in two levels, as NCCL does: inside each node, and between the nodes,
+        where each rank's own network card carries nodes/N of the data. The levels are pipelined:
         their latencies add up, and the slower one limits the bandwidth.
         """
         nbytes = nbytes * self.payload_scale

@@ -86,7 +86,7 @@ class LogicalClock:
     def first_byte(self, op: Op) -> float:
         """The time at which a message for this rank begins to arrive, before or after now.
 
-        Known once it was really sent; this rank's own time stands still until then.
+        Known once the message was really sent; until then this rank's own time stands still.
         """
         self.now()
         self.computing = False

@@ -23,7 +23,7 @@ RANGES = {  # of settings: lower bound, and exclusive upper bound
     "betas": (0, 1),
     "beta2_decay": (-math.inf, 0),
 }
-OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # torch's, for other rules, if on
+OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # refused if on
 CACHED = 2**16  # numbers per piece: with g, m, v and a temporary, 1.3 MB of float32
 
 
@@ -169,8 +169,8 @@ class NaiveAdamW(OneByOne):
 class AdamW(NaiveAdamW):
     """The same for many tensors at a time, in cache-sized pieces.
 
-    On a GPU a foreach operation is one kernel for all tensors, where the naive step launches many
-    for each. On a CPU the passes are the cost: tensors are cut into pieces that stay in cache
+    On a GPU a foreach operation is one kernel for all tensors, where the naive step launches a
+    dozen for each. On a CPU the passes are the cost: tensors are cut into pieces that stay in cache
     from the first pass to the last, so memory is read and written once.
     """
 

@@ -49,8 +49,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
     """Scales all gradients by one factor, so that their joint norm is at most `limit`.
 
-    Returns the norm before. One factor for all keeps the direction of the step. Squares are summed
-    in float32 at least: float16 cannot hold a norm above 65,504.
+    Returns the norm before clipping. One factor for all keeps the direction of the step. Squares
+    are summed in float32 at least: float16 cannot hold a norm above 65,504.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     gradients = [p.grad for p in parameters if p.grad is not None]

@@ -64,7 +64,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 class Bucket:
-    """Gradients side by side in one flat buffer, so that they travel as one message.
+    """Gradients side by side in one flat buffer, so that they are sent as one message.
 
     `take` moves a gradient in and makes `parameter.grad` a view of the buffer: the all-reduce
     writes straight into the parameter's gradient, without a copy back.

@@ -55,7 +55,7 @@ class LossScaler:
     ) -> bool:
         """Divides every gradient by S, before clipping; True if all are finite on all ranks.
 
-        `all_reduce` sums over ranks, in place: only one rank may have gradients with an inf.
+        `all_reduce` sums over ranks, in place, since an inf may be on one rank only.
         """
         parameters = list(parameters)
         found = torch.zeros((), device=parameters[0].device if parameters else None)

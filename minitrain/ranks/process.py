@@ -124,7 +124,7 @@ def own_modules() -> dict[str, ModuleType]:
 
 
 def edited_at(module: ModuleType) -> int | None:
-    """Modification time of its source in nanoseconds; None if there is no file."""
+    """Modification time of the module's source in nanoseconds; None if there is no file."""
     file = Path(module.__file__ or "")
     return file.stat().st_mtime_ns if file.is_file() else None
 

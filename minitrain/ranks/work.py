@@ -98,7 +98,7 @@ class Work:
         return self._result is not None or self._handle.is_completed()
 
     def _wait_for_peers(self) -> None:
-        """Waits, with the operation and the line in the flight recorder."""
+        """Waits; meanwhile the flight recorder has the operation and the line."""
         begun, where = time.monotonic(), calling_line()
         self.group.recorder.wait(self._entry, where, provable=_is_alone())
         try:

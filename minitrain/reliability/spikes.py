@@ -5,9 +5,10 @@
 
 A spike is not finite, or more than z deviations above the running mean of loss or gradient norm.
 After a rollback the run does not read the same batches again: PaLM skipped 200 to 500 of them; the
-same batches did no harm elsewhere: it takes that state and that data (arXiv 2204.02311, 5.1). The
-ZClip's (arXiv 2504.02507: 0.97 and 2.5, after 25 steps), which clips instead.
-Every rank sees the same loss and norm, and so decides the same. Cost: 24 bytes a parameter.
+same batches did no harm elsewhere: a spike needs both that state and that data (arXiv 2204.02311,
+5.1). The running mean and z are ZClip's (arXiv 2504.02507: 0.97 and 2.5, after 25 steps), which
+clips instead. Every rank sees the same loss and norm, and so decides the same.
+Cost: 24 bytes a parameter.
 
 After averaging, all ranks have the NaN, or the spike, of one; its own norm identifies it:
 

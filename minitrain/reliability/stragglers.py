@@ -40,7 +40,7 @@ def slow_ranks(compute_seconds: Sequence[float], factor: float = 1.1) -> list[in
 
 
 class StragglerWatch:
-    """A callback for `train`, on every rank: logs an event "slow" for each slow rank.
+    """A callback for `train`, on every rank: `log` gets an event "slow" for each slow rank.
 
     `slow`: those found last. With two ranks there is no useful median: each is compared with the
     faster one.

@@ -1,4 +1,4 @@
-"""Context parallelism: each rank holds T/N tokens of every sequence, and keys travel to queries.
+"""Context parallelism: each rank holds T/N tokens of every sequence, and keys are sent to queries.
 
 Only attention mixes tokens, so all else is computed on T/N of them. A ring passes keys and values
 on, N-1 times, while each rank computes with the block it has; attention to each block is merged
@@ -61,7 +61,7 @@ def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[T
     """Merges attention to two sets of keys; out (B, H, T, C), lse (B, H, T).
 
     Each is weighted by exp(lse - lse of both). A row that reads no key of a set has lse = -inf
-    there and weight 0, even if that holds for both sets.
+    there and weight 0, even if it reads no key of either.
     """
     both = torch.logaddexp(lse, new_lse)
     base = both.masked_fill(both == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -105,14 +105,14 @@ def ring_backward(
     group: Group, kv: Tensor, gradients: Callable[[int, Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """-> this rank's dq, and its dkv, shaped like kv. `gradients(owner, block)` returns this rank's
-    dq from a block, and its part of the block's gradient, which travels with the block.
+    dq from a block, and its part of the block's gradient, which is sent on with the block.
     """
     dq, own, coming = 0, None, None
     for owner, block in around(group, kv):
         dq_part, d_block = gradients(owner, block)
         dq = dq + dq_part
         if owner == group.rank:
-            own = d_block  # waits here for the other ranks' parts
+            own = d_block  # waits at home for the others' parts
         else:
             if coming is not None:
                 d_block = d_block + coming()

@@ -1,4 +1,4 @@
-"""Expert parallelism: N ranks hold E/N experts each, and rows travel to their experts and back.
+"""Expert parallelism: N ranks hold E/N experts each, and rows are sent to their experts and back.
 
 The ranks of axis ep have different tokens *and* different experts. Rows are sorted by expert, so
 what goes to one rank is contiguous:
@@ -13,7 +13,7 @@ the tokens of all ranks of ep: nothing divides or multiplies it by N.
 Cost per layer and rank, forward and backward: 2·(out + in)·D numbers, `out` rows leaving the rank
 and `in` rows arriving, M·K·(N-1)/N each under an even load; plus E counts.
 
-Before it stands a mixture of experts as lab e02d writes it, in functions of plain autograd:
+The first functions below are lab e02d's mixture of experts, in plain autograd:
 
     x ─ route ─ plan ─ mix( exchange( experts ) ) ─ y        balance_loss · update_bias
 

@@ -16,10 +16,10 @@ axes, of the gradients that are parts over just that set, and one number for the
 adds up per rank counts replicated weights once per copy; one that stays on the rank misses the
 other slices: either clips the model's parts by different factors, and they diverge.
 
-The model is changed in the order experts, tensor, context, cut: each expects the result of the one
-before. One oracle checks everything: on every mesh the loss, all gradients, their norm and the
-weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473; Llama 3,
-2407.21783 (section 3.3). Lab: e02f_four_dimensions.
+The model is changed in the order experts, tensor, context, stages: each step expects the result of
+the one before. One oracle checks everything: on every mesh the loss, all gradients, their norm and
+the weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473;
+Llama 3, 2407.21783 (section 3.3). Lab: e02f_four_dimensions.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def whole_model(model: MeshModel) -> Transformer | None:
 
 
 def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
-    """The whole model from all ranks' parts, on rank 0's CPU; on the others without values."""
+    """The whole model from all ranks' parts, on rank 0's CPU; other ranks get no values."""
     where = "cpu" if model.axes.world.rank == 0 else "meta"
     whole = empty(model.config, where, model.stages[0].dtype)
     for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):

@@ -2,6 +2,7 @@
 
     forward    receive x from the stage before    compute         send y to the next stage
     backward   receive dy from the next stage     compute         send dx to the one before
+
     rank 0     F0 ·→ F1 ·→ ·· B0 ·· B1            `→` is sent in the background; a receive
     rank 1     ·· F0 B0 ·→ F1 B1 ·→               starts when needed, and blocks
 

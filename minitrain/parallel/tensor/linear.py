@@ -66,8 +66,8 @@ def column_linears(
 ) -> tuple[Tensor, ...]:
     """x (B, T, D), or (B, T/N, D) with `sequence` -> this rank's features (B, T, F/N) per pair.
 
-    Their one sum in backward overlaps with the weights' gradients. With `sequence` T/N tokens are
-    kept for it, and gathered again while the input's gradient is computed.
+    Backward's single sum for all overlaps with the weights' gradients. With `sequence` T/N tokens
+    are kept for it, and gathered again while the input's gradient is computed.
     """
     if group.size == 1:
         return tuple(F.linear(x, weight, bias) for weight, bias in pairs)

@@ -119,7 +119,9 @@ def vocabulary_parallel_loss(
 ) -> Tensor:
     """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss, () on every rank,
     equal to `token_weighted_loss` on whole logits. Keeps the logits and a number per token for
-    backward. A target outside the vocabulary goes unnoticed.
+    backward.
+
+    A target outside the vocabulary goes unnoticed.
     """
     width = logits.shape[-1]
     if width * group.size < vocab_size:

@@ -117,7 +117,7 @@ def elementwise_only(
 ) -> None:
     """Raises InputError unless a matrix is updated as the same numbers cut in two are.
 
-    A shard lacks Adafactor's rows and columns, or Muon's matrix, and they would fail silently.
+    A shard lacks Adafactor's rows and columns, or Muon's matrix, so these would fail silently.
     """
     generator = torch.Generator().manual_seed(0)
     matrix, gradient = torch.randn(2, 8, 8, generator=generator).to(device)

@@ -77,7 +77,7 @@ class ShardedUnit(FlatUnit):
     def free(self) -> None:
         """Releases the memory of `full`."""
         if self.work is not None:
-            self.work.wait()  # used or not: data in flight needs its buffer
+            self.work.wait()  # used or not: what is still arriving needs its place
         self.work = None
         self.full.untyped_storage().resize_(0)
 

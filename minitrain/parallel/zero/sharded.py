@@ -143,7 +143,7 @@ class Sharded(nn.Module):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scales all ranks' gradients by one factor to norm `max_norm`; returns the norm before.
+        """Scales all ranks' gradients by one factor to norm `max_norm`; returns the old norm.
 
         The shards do not overlap, so every element counts once.
         """

@@ -142,6 +142,7 @@ class Zero3(Sharded):
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
         """A unit's first gradient sends the previous unit's; at half of them the next is fetched.
+
         Fetching at the first raises the peak by 6% (bench zero, 1M; 3% at 10M), as activations are
         still held; at the last it saves no memory, and nothing is left to hide it behind.
         """

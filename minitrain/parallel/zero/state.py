@@ -118,7 +118,7 @@ def uncut(zero: Sharded) -> dict[str, Tensor]:
 def zero_layout(zero: Sharded) -> Layout:
     """The layout of a state whose model is `zero` and whose optimizer updates its pieces.
 
-    Rank 0 writes buffers, and what stages 1 and 2 leave uncut. Frozen pieces are weights too.
+    Rank 0 writes buffers, and what stages 1 and 2 leave unsharded. Frozen pieces are weights too.
     """
 
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:

@@ -219,7 +219,7 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, owner: str | None = Non
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
-        with contextlib.suppress(OSError):  # a failure here must not lose the new one
+        with contextlib.suppress(OSError):  # cleaning up must not lose the new one
             _retire(run, step, keep, owner)  # else leftovers of kills after the rename add up
         if _manifest(final).get("files") == files:
             give_up(run, step)  # identical to the existing one, to the last bit
