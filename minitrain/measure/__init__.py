@@ -1,4 +1,4 @@
-"""The meters: bytes held, seconds, FLOPs, bytes sent.
+"""Measurements: bytes held, seconds, FLOPs, bytes sent.
 
 from minitrain.measure import MemoryLedger, compare, counted_flops, memory_budget
 """
@@ -12,7 +12,7 @@ _DOOR = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name of the door at its first use: `--help` and the sandbox start without torch."""
+    """Imports a public name on first use: `--help` and the sandbox start without torch."""
     if name not in _DOOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

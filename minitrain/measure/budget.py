@@ -1,11 +1,11 @@
-"""A memory budget: "does not fit" becomes a fact on any machine, with the list of what is in it.
+"""A memory budget: exceeding it raises on any machine, with a table of what is held.
 
     with memory_budget("200 MB"):
         loss = model(tokens); loss.backward(); optimizer.step()      # OutOfMemory if it takes more
 
-It is a `MemoryLedger` that finds out by itself what is a parameter, a gradient or optimizer state,
-and that raises after the operation which passed the limit. Counted is what the block makes or
-touches, on one device; on each rank of a launch its own. Cost: the ledger's, 20 µs an operation.
+It is a `MemoryLedger` that detects parameters, gradients and optimizer state by itself, and raises
+after the operation that passed the limit. It counts what the block makes or touches, on one device,
+separately on each rank of a launch. Cost: the ledger's, 20 µs an operation.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ REMEDIES = {
 
 
 class OutOfMemory(MemoryError):
-    """More bytes are held than the budget allows; the text has the ledger's table."""
+    """More bytes are held than the budget allows; the message has the ledger's table."""
 
 
 @contextmanager
 def memory_budget(limit: str | int, device: torch.device | str = "cpu") -> Iterator[MemoryLedger]:
     """Raises OutOfMemory when the bytes on `device` pass `limit`: "200 MB", "1.5 GiB", or bytes.
 
-    Gives the ledger, to see how much of the budget was needed.
+    Yields the ledger, to see how much of the budget was needed.
     """
     ledger = _BudgetLedger(parse_bytes(limit), device)
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: ledger.optimizers.add(optimizer))
@@ -71,7 +71,7 @@ def parse_bytes(size: str | int) -> int:
 
 
 class _BudgetLedger(MemoryLedger):
-    """Knows parameters when it meets them, and optimizers when they step."""
+    """A ledger that detects parameters when they are used, and optimizers when they step."""
 
     def __init__(self, limit: int, device: torch.device | str) -> None:
         self.limit = limit
@@ -80,14 +80,14 @@ class _BudgetLedger(MemoryLedger):
         super().__init__(nn.Module(), device=device)
 
     def __exit__(self, *exception: Any) -> None:
-        limit, self.limit = self.limit, float("inf")  # what closes the block raises no more
+        limit, self.limit = self.limit, float("inf")  # no error while leaving the block
         super().__exit__(*exception)
         self.limit = limit
 
     def _holders(self) -> Iterator[tuple[str, Iterable[Tensor]]]:
         parameters = list(self.seen.values())
         yield "parameters", parameters
-        with torch._C.DisableTorchFunctionSubclass():  # the bytes, whatever a subclass says of them
+        with torch._C.DisableTorchFunctionSubclass():  # whatever a subclass overrides
             yield "gradients", [p.grad for p in parameters if p.grad is not None]
         states = [dict(state) for o in self.optimizers for state in o.state.values()]
         yield "optimizer", [leaf for leaf in tree_leaves(states) if isinstance(leaf, Tensor)]

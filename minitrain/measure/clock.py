@@ -1,8 +1,8 @@
-"""Seconds, measured so that they mean something: warmed up, repeated, in turn, with their spread.
+"""Reliable timings: warmed up, repeated, interleaved, and with their spread.
 
 A single time is noise: the first call pays for allocation, and another program may hold a core.
-So `timing` gives the median of many calls, and `compare` takes its contenders in turn (A B B A …),
-so that whatever slows the machine slows both, and neither always runs in the wake of the other.
+So `timing` gives the median of many calls, and `compare` interleaves its contenders (A B B A …), so
+that a slowdown of the machine affects both, and neither always runs right after the other.
 `matmul_peak` and `copy_bandwidth` measure the two roofs of the roofline (Williams et al. 2009):
 seconds >= max(FLOPs / peak, bytes / bandwidth).
 """
@@ -41,7 +41,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Interquartile range over the median: 0.05 says that half the repeats lie within 5%."""
+        """Interquartile range over the median: at 0.05 half the repeats lie within 5%."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -52,8 +52,8 @@ class Timing:
 
 
 def to_time_of_day(now: Callable[[], float], looks: int = 10) -> float:
-    """Seconds to add to `now()` for the machine's time of day, which its processes share. One can
-    lose its core between a look at the one clock and at the other: the closest looks count."""
+    """Seconds to add to `now()` for the machine's time of day, which its processes share. A process
+    may lose its core between reading the two clocks, so the closest pair of readings counts."""
     taken = [(now(), time.time(), now()) for _ in range(looks)]
     before, at, after = min(taken, key=lambda look: look[2] - look[0])
     return at - (before + after) / 2
@@ -61,7 +61,7 @@ def to_time_of_day(now: Callable[[], float], looks: int = 10) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Timings of several contenders that were measured in turn."""
+    """Timings of several contenders, measured alternately."""
 
     timings: dict[str, Timing]
 
@@ -72,7 +72,7 @@ class Comparison:
     def ratio_spread(self, ours: str, peer: str) -> float:
         """Interquartile range of the ratio, repeat by repeat, over its median.
 
-        Neighbours in time slow down together, so this is how far `ratio` may be off; the spread of
+        Adjacent runs slow down together, so this is the uncertainty of `ratio`; the spread of
         either time alone says more about the other programs on the machine.
         """
         pairs = zip(self.timings[ours].seconds, self.timings[peer].seconds)
@@ -88,7 +88,7 @@ class Comparison:
 
 
 def synchronize(device: torch.device | str | None = None) -> None:
-    """Wait for the kernels in flight: a GPU runs behind Python, a CPU does not."""
+    """Waits for the kernels in flight: a GPU runs behind Python, a CPU does not."""
     if torch.cuda.is_available() and torch.device(device or "cuda").type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -108,9 +108,9 @@ def compare(
     warmup: int = 2,
     before: Callable[[], Any] | None = None,
 ) -> Comparison:
-    """Times each function `repeats` times, in turn: A B C C B A …, after `warmup` such rounds.
+    """Times each function `repeats` times, alternating: A B C C B A …, after `warmup` such rounds.
 
-    `before` is called before each call, untimed: a barrier, where ranks measure together.
+    `before` is called before each call, untimed: a barrier, if ranks measure together.
     """
     if repeats < 1 or warmup < 0 or not functions:
         raise InputError(
@@ -129,7 +129,7 @@ def compare(
 
 
 def alternating(names: Iterable[str], repeat: int) -> list[str]:
-    """Forwards in even repeats, backwards in odd ones: who comes second finds other caches."""
+    """Forward order in even repeats, reverse in odd ones, since the caches depend on the order."""
     return list(names)[:: -1 if repeat % 2 else 1]
 
 
@@ -144,7 +144,7 @@ def median_seconds(function: Callable[[], Any], repeats: int = 11, warmup: int =
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on: a container or a taskset may allow it fewer."""
+    """The cores that this process may run on; a container or taskset may restrict them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -152,7 +152,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[int]:
-    """Runs the block on `count` threads of torch (None: as many as now), then puts them back."""
+    """Runs the block with `count` torch threads (None: unchanged), then restores the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -166,10 +166,10 @@ def matmul_peak(
     device: torch.device | str = "cpu",
     threads: int | None = None,
 ) -> float:
-    """FLOP/s of the fastest square matmul on this device: what MFU is measured against.
+    """FLOP/s of the fastest square matmul on this device: the denominator of MFU.
 
-    The best of several sizes and repeats, measured once a process for each set of arguments:
-    a peak is a property of the machine, and the slower repeats are other programs.
+    The best of several sizes and repeats, measured once per process for each set of arguments:
+    the peak is a property of the machine, and slower repeats are due to other programs.
     """
     return _matmul_peak(dtype, str(device), threads or torch.get_num_threads())
 
@@ -184,7 +184,7 @@ def _matmul_peak(dtype: torch.dtype, device: str, count: int) -> float:
 def _matmul_rate(size: int, dtype: torch.dtype, device: str) -> float:
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty(size, size, dtype=dtype, device=device)
-    calls = max(1, math.ceil(2**28 / size**3))  # small ones in bunches, so that the clock resolves
+    calls = max(1, math.ceil(2**28 / size**3))  # small ones in batches, for the clock's sake
 
     def run() -> None:
         for _ in range(calls):
@@ -194,7 +194,7 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: str) -> float:
 
 
 def copy_bandwidth(device: torch.device | str = "cpu", megabytes: int = 128) -> float:
-    """Bytes/s that memory delivers to a large copy: each byte is read once and written once."""
+    """Memory bandwidth in bytes/s of a large copy: each byte is read once and written once."""
     return _copy_bandwidth(str(device), megabytes, torch.get_num_threads())
 
 

@@ -1,14 +1,14 @@
 """FLOPs of a training step in closed form and counted; MFU.
 
 A multiply-add is 2 FLOPs; only matmuls count. Per token, with P weights in matmuls (the embedding
-is a lookup: it costs nothing; the head costs, tied or not) and attention over T keys:
+is a lookup and counts nothing; the head counts, tied or not) and attention over T keys:
 
     forward  = 2 P + 4 L H h T      QKᵀ and AV: 2 FLOPs x 2 matmuls x L layers x H heads x h size
     backward = 2 x forward          one matmul for the input's gradient, one for the weight's
 
 so a step is 6 P + 12 L H h T. Attention is counted in full although a causal mask hides half of it,
-as in Kaplan et al. 2020 and PaLM (Chowdhery et al. 2022, app. B), so that MFU compares with theirs;
-a sliding window counts its own T. Lab e01 builds it.
+as in Kaplan et al. 2020 and PaLM (Chowdhery et al. 2022, app. B), so that MFU is comparable; a
+sliding window counts its own T. Lab e01 builds it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def model_flops(config: Shape, batch: int, length: int) -> int:
 
 
 def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute = "none") -> int:
-    """FLOPs that one step executes: the model's, and those of the forward that is done again.
+    """FLOPs that one step executes: the model's, plus those of the recomputed forward.
 
-    `selective` repeats attention's scores, where they are written out; `full` each block whole (or
-    all of it but `down`, where the repetition stops early); the head is never repeated.
+    `selective` recomputes attention's scores, if they are materialized; `full` each whole block (or
+    all but `down`, if recomputation stops early); the head is never recomputed.
     """
     scores = attention_flops_per_token(config, length)
     layers = 2 * (matmul_parameters(config) - head_weights(config))
@@ -57,16 +57,16 @@ def hardware_flops(config: Shape, batch: int, length: int, recompute: Recompute 
 
 
 def mfu(tokens_per_second: float, config: Shape, length: int, peak: float) -> float:
-    """Model FLOPs utilisation: the share of `peak` FLOP/s (`clock.matmul_peak`) that trains."""
+    """Model FLOPs utilisation: the fraction of `peak` FLOP/s (`clock.matmul_peak`) used."""
     return tokens_per_second * flops_per_token(config, length) / peak
 
 
 def counted_flops(function: Callable[[], Any]) -> int:
     """FLOPs of the matmuls that `function` really runs, backward and recomputation included.
 
-    torch's counter knows no formula for the CPU's fused attention and takes it for 0; on a GPU it
+    torch's counter has no formula for the CPU's fused attention and counts it as 0; on a GPU it
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
-    matmuls forward and four backward, wherever it runs, so that counts compare across devices.
+    matmuls forward and four backward, on any device, so that counts are comparable.
     Attention and encoder layers that a kernel fuses in evaluation are run as their matmuls.
     """
     import torch
@@ -102,7 +102,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 
 
 def _grouped_matmul(left, right, *args, out_shape=None, **options) -> int:
-    """(R, D) x (E, D, F) or, where rows are summed over, (D, R) x (R, F): 2·R·D·F both."""
+    """(R, D) x (E, D, F) or, summing over rows, (D, R) x (R, F): 2·R·D·F both."""
     return 2 * left[0] * left[1] * right[-1]
 
 

@@ -2,7 +2,7 @@
 
     y, nbytes = kept_for_backward(layer, x, but=layer.parameters())
 
-`memory.py` follows a whole step through time; this looks at one call, and costs nothing else.
+`memory.py` follows a whole step through time; this measures one call, without other overhead.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 def kept_for_backward(
     function: Callable[..., Any], *inputs: Any, but: Iterable[Any] = ()
 ) -> tuple[Any, int]:
-    """`function(*inputs)`, and the bytes that its graph keeps beside the tensors in `but`.
+    """`function(*inputs)`, and the bytes that its graph keeps besides the tensors in `but`.
 
-    `but` is what is there anyhow, such as weights; what is no tensor in it is passed over.
+    `but` lists what exists anyway, such as weights; its non-tensors are ignored.
     """
     kept: dict[int, int] = {}
 

@@ -5,11 +5,11 @@
     ledger.peak["activations"]
 
 Every tensor that an operation reads or writes is entered by its *storage*, once, however many
-views, tied weights or flat buckets share it, and struck out when the storage is freed (a weak
-reference tells). Its category is who holds it. The same on CPU, CUDA and `meta`, where nothing is
-computed. Not seen: workspaces inside a kernel, and what the allocator rounds up (512 bytes on CUDA)
-or keeps in reserve. It costs some 20 µs of Python an operation: measure bytes with it, not seconds.
-`predict_memory` says the same beforehand.
+views, tied weights or flat buckets share it, and removed when the storage is freed (detected by a
+weak reference). Its category is its holder. The same on CPU, CUDA and `meta`, where nothing is
+computed. Not seen: workspaces inside a kernel, and the allocator's rounding (512 bytes on CUDA) and
+cache. It costs some 20 µs of Python an operation: measure bytes with it, not seconds.
+`predict_memory` computes the same beforehand.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations", 
 
 @dataclass
 class _Entry:
-    """One storage: its bytes, who holds it, and how many nodes of the graph save it.
+    """One storage: its bytes, its holder, and how many nodes of the graph save it.
 
-    `unheld_since` is the event of the ledger at which it was entered, None once it had a holder.
+    `unheld_since` is the ledger event at which it was entered, None once it had a holder.
     """
 
     reference: weakref.ref
@@ -47,7 +47,7 @@ class _Entry:
 
 
 class _Saved:
-    """Stands in for a saved tensor in autograd's graph; when it is collected, the tensor is no
+    """A stand-in for a saved tensor in autograd's graph; when it is collected, the tensor is no
     longer kept."""
 
     def __init__(self, ledger: MemoryLedger, entry: _Entry, tensor: Tensor):
@@ -58,15 +58,15 @@ class _Saved:
 
 
 class MemoryLedger(TorchDispatchMode):
-    """A ledger of bytes by category; a context manager, which may be entered many times.
+    """A ledger of bytes by category; a context manager that can be entered repeatedly.
 
     `now`, `peak` and `highest` are plain dicts from category to bytes:
       parameters, buffers   of `model`, tied ones once
       gradients             `.grad` of its parameters, a shared flat bucket once and whole
       optimizer             tensors in `optimizer.state`
       activations           what autograd saved for backward, unless it is one of the above
-      temporaries           everything else that lives: inputs, workspace, gradients on their way,
-                            and what recomputation holds during backward
+      temporaries           everything else alive: inputs, workspace, gradients in flight, and
+                            recomputed tensors during backward
 
     `peak` is the breakdown at the moment when the total was highest since the ledger was made or
     `reset_peak` was called; `highest` has each category's own maximum. Only storages on `device`
@@ -87,10 +87,10 @@ class MemoryLedger(TorchDispatchMode):
         self._bytes = dict.fromkeys(CATEGORIES, 0)
         self._peak, self._highest = dict(self._bytes), dict(self._bytes)
         self._event = self._peak_event = 0
-        self._open: list[Any] = []  # what each `with` block must undo
+        self._open: list[Any] = []  # to be undone at the end of the `with` block
         self._enter_holders()
 
-    # What it shows -------------------------------------------------------------------------------
+    # Reading ------------------------------------------------------------------------------------
 
     @property
     def now(self) -> dict[str, int]:
@@ -114,7 +114,7 @@ class MemoryLedger(TorchDispatchMode):
         return sum(self._peak.values())
 
     def reset_peak(self) -> None:
-        """Begin the search for the peak anew, from what is held now."""
+        """Restarts the search for the peak, from what is held now."""
         self._peak, self._highest, self._peak_event = self.now, self.now, self._next_event()
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class MemoryLedger(TorchDispatchMode):
         lines += [f"{name:<18}{memory_text(n):>12}{memory_text(p):>14}" for name, n, p in rows]
         return "\n".join(lines)
 
-    # How it watches ------------------------------------------------------------------------------
+    # Watching -----------------------------------------------------------------------------------
 
     def __enter__(self) -> MemoryLedger:
         self._enter_holders()
@@ -160,7 +160,7 @@ class MemoryLedger(TorchDispatchMode):
         return out
 
     def _save(self, tensor: Tensor) -> Tensor | _Saved:
-        """Autograd's pack hook. A parameter saved for backward is held anyway: it stays one."""
+        """Autograd's pack hook. A parameter saved for backward stays in its own category."""
         entries = self._enter(tensor, "activations")
         if len(entries) != 1 or entries[0].category != "activations":
             return tensor
@@ -177,7 +177,7 @@ class MemoryLedger(TorchDispatchMode):
             self._enter(parameter.grad, "gradients")
 
     def _enter_holders(self, *_: Any) -> None:
-        """Look again at who holds what: gradients and optimizer state come and go."""
+        """Updates the holders: gradients and optimizer state come and go."""
         for category, tensors in self._holders():
             for tensor in tensors:
                 self._enter(tensor, category)
@@ -191,10 +191,10 @@ class MemoryLedger(TorchDispatchMode):
             leaves = tree_leaves([dict(state) for state in self.optimizer.state.values()])
             yield "optimizer", (leaf for leaf in leaves if isinstance(leaf, Tensor))
 
-    # The book itself -----------------------------------------------------------------------------
+    # Entries ------------------------------------------------------------------------------------
 
     def _enter(self, tensor: Tensor, category: str) -> list[_Entry]:
-        """Enters each storage of `tensor`; one already known only moves up in rank."""
+        """Enters each storage of `tensor`; a known one can only rise in category."""
         entries = []
         for storage in _storages(tensor):
             if storage.device.type != self.device.type:
@@ -227,7 +227,7 @@ class MemoryLedger(TorchDispatchMode):
             self._look_for_peak(entry.category)
 
     def _see_shrunk(self) -> None:
-        """A sharded or offloaded tensor gives its memory back, and no operation shows it."""
+        """Detects freed memory of sharded or offloaded tensors, which no operation shows."""
         for entry in list(self._entries.values()):
             storage = entry.reference()
             if storage is not None and storage.nbytes() < entry.size:
@@ -235,10 +235,10 @@ class MemoryLedger(TorchDispatchMode):
                 entry.size = storage.nbytes()
 
     def _move(self, entry: _Entry, category: str) -> None:
-        """Changes who holds an entry; at the peak too, if it lived then and never had a holder.
+        """Changes the holder of an entry; at the peak too, if it lived then and never had a holder.
 
-        At the peak a result may be a moment old, and be saved, or become a gradient or Adam's
-        state, by the next operation: it is counted there as what it was made for.
+        At the peak a new result may be saved, or become a gradient or Adam's state, only in the
+        next operation: it is counted there under that later category.
         """
         self._bytes[entry.category] -= entry.size
         self._bytes[category] += entry.size
@@ -262,7 +262,7 @@ class MemoryLedger(TorchDispatchMode):
 
 
 def _storages(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    """The storages under a tensor; a DTensor and its like are opened down to their parts."""
+    """The storages under a tensor; DTensors and similar are unwrapped to their parts."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for part in (getattr(tensor, name) for name in names):
@@ -280,22 +280,22 @@ def _unsave(saved: Tensor | _Saved) -> Tensor:
 
 
 def peak_allocated_bytes(function: Callable[[], object], device: torch.device | str = "cpu") -> int:
-    """The most bytes that a call has allocated at any moment, over what was there before.
+    """The most bytes that a call had allocated at any moment, above what existed before.
 
-    The allocator also knows of buffers inside kernels and under subclasses such as DTensor, which
-    the ledger does not see. On a CPU it is asked through torch's profiler (a call takes several
-    times as long), on CUDA it counts by itself. The call frees what it makes, and nothing older.
+    The allocator also counts buffers inside kernels and under subclasses such as DTensor, which the
+    ledger does not see. On a CPU the count comes from torch's profiler (a call takes several times
+    as long), on CUDA from the allocator. Only memory that the call itself allocated may be freed.
     """
     gc.collect()
     if torch.device(device).type == "cuda":
         return _peak_on_cuda(function, device)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it prints that it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences its messages at start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         function()
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     now = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()  # below 0 where memory is given back
+        now += event.nbytes()  # below 0 if memory is freed
         peak = max(peak, now)
     return peak
 

@@ -3,8 +3,8 @@
     rows = operations_of(lambda: block(x, turns, mask))
     rows[0]      {"operation": "mm", "calls": 7, "bytes": 1441792, "FLOPs": 113246208}
 
-Operations are those that PyTorch dispatches, below autograd. Views make no bytes and are left out;
-of an operation with several results the first one counts. Lab: e05.
+Operations are those that PyTorch dispatches, below autograd. Views allocate nothing and are left
+out; an operation with several results counts by the first. Lab: e05.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from minitrain.measure.flops import counted_flops
 
 
 def operations_of(function: Callable[[], Any]) -> list[dict[str, Any]]:
-    """A row for each kind of operation that `function` runs, the most FLOPs for a byte first."""
+    """A row for each kind of operation that `function` runs, most FLOPs per byte first."""
     with _Operations() as seen:
         function()
     return sorted(seen.rows.values(), key=lambda row: -row["FLOPs"] / max(row["bytes"], 1))
 
 
 class _Operations(TorchDispatchMode):
-    """Lets every operation run, and adds it to the row of its kind."""
+    """Runs every operation, and adds it to the row of its kind."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Parameter counts of a decoder, from its shape alone: all of them, and those that multiply a
+"""Parameter counts of a decoder, from its shape alone: all, and those that multiply a
 token.
 
-With D the width, H query heads of size C, K key/value heads, F the width in the MLP, L layers and
-V the vocabulary, a Llama has
+With D the width, H query heads of size C, K key/value heads, F the MLP's width, L layers and V the
+vocabulary, a Llama has
 
     parameters = V·D                 the embedding
                + L·(2·D·H·C          attention: q and o
@@ -12,8 +12,8 @@ V the vocabulary, a Llama has
                + D + V·D             the last norm; the head, unless it is tied to the embedding
 
 A GPT has no gate, so 2·D·F; biases everywhere, norms of two vectors, learned positions, a tied
-head. With E experts of width F' in the MLP's place, S of them shared, 3·D·F becomes (E + S)·3·D·F'
-and the router's D·E; a token passes n + S of them, and only those are *active*. Norms, biases and
+head. With E experts of width F' instead of the MLP, S of them shared, 3·D·F becomes (E + S)·3·D·F'
+plus the router's D·E; a token uses n + S of them, and only those are *active*. Norms, biases and
 the embedding's lookup multiply nothing; the head does, tied or not. Labs: e01, e02d, e10.
 """
 
@@ -41,11 +41,11 @@ class Shape(Protocol):
     experts_per_token: int
     expert_ffn_size: int
     shared_experts: int
-    dense_layers: int  # of a mixture: the first few, whose MLP is one of `ffn_size`
+    dense_layers: int  # in a mixture of experts: the first few, with one MLP of `ffn_size`
 
 
 def parameter_count(shape: Shape, positions: int = 0) -> int:
-    """All of them; a tied matrix counts once. `positions`: the longest text of a GPT."""
+    """All parameters; a tied matrix counts once. `positions`: a GPT's maximum sequence length."""
     dense, mixture = layers_of(shape)
     layers = dense * layer_weights(shape, False)
     if mixture:
@@ -56,13 +56,13 @@ def parameter_count(shape: Shape, positions: int = 0) -> int:
 
 
 def active_parameter_count(shape: Shape) -> int:
-    """Those that one token passes through: all, but of the experts only its own."""
+    """The parameters that one token uses: all, except that only its own experts count."""
     idle = (shape.experts - shape.experts_per_token) * mlp_weights(shape, shape.expert_ffn_size)
     return parameter_count(shape) - layers_of(shape)[1] * idle
 
 
 def matmul_parameters(shape: Shape) -> int:
-    """P: the weights that multiply each token, the head among them."""
+    """P: the weights that multiply each token, including the head."""
     dense, mixture = layers_of(shape)
     layers = dense * layer_matmuls(shape, False)
     if mixture:
@@ -108,12 +108,12 @@ def router_weights(shape: Shape) -> int:
 
 
 def expert_weights(shape: Shape) -> int:
-    """All routed experts of one layer: what expert parallelism spreads."""
+    """All routed experts of one layer, which expert parallelism distributes."""
     return shape.experts * mlp_weights(shape, shape.expert_ffn_size)
 
 
 def small_weights(shape: Shape) -> int:
-    """Norms and biases: Llama's 2·D, with Qwen2's (H + 2·K)·C; GPT's 13·D where F = 4·D."""
+    """Norms and biases: Llama's 2·D, plus Qwen2's (H + 2·K)·C; GPT's 13·D if F = 4·D."""
     qkv_biases = (shape.heads + 2 * shape.kv_heads) * shape.head_size
     if shape.gated:
         return 2 * shape.hidden_size + (qkv_biases if shape.qkv_bias else 0)

@@ -1,20 +1,20 @@
-"""The ledger's categories in closed form: what a step will hold, before anything is built.
+"""The ledger's categories in closed form: a step's memory, before anything is built.
 
 With P parameters of s bytes, AdamW holds s P of weights, s P of gradients and 2 s P of state. For
-backward, each of L blocks keeps of each token (D width, HC and KC the width of queries and keys, F
-that of the MLP), in the model's dtype and always in float32:
+backward, each of L blocks keeps per token (D width, HC and KC the widths of queries and keys, F the
+MLP's width), in the model's dtype on the left and always in float32 on the right:
 
     2 norms       4 D          each its input and its output         2   1/rms of each
     attention     2 HC + 2 KC  q, k, v, out                          H   the softmax's log-sum
     MLP           4 F          gate, silu(gate), up, their product
-    or experts    K (2 D + 2 F')  for each of K choices: its token, gate, up, the answer
+    or experts    K (2 D + 2 F')  for each of K choices: its token, gate, up, the output
                   4 S F'       the shared ones                         2 E  logits, probabilities
 
-and the model once 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
+and once per model 2 D and 1 of the last norm, V log-probabilities in float32, the rotation and the
 mask. No T² of scores, which the fused attention (Dao et al. 2022) does not keep: they are the
-term 5 a s / h of Korthikanti et al. 2022, whose other terms these are for a Llama. Recomputed, a
-block keeps less: its input, D, when it is repeated whole; 2 D + 2 HC + 2 KC + 2 F and H when the
-results of its matmuls are kept, and norms, rotation and SwiGLU repeated. Labs e01, e05.
+term 5 a s / h of Korthikanti et al. 2022, whose other terms, for a Llama, are above. With
+recomputation a block keeps less: its input, D, if recomputed whole; 2 D + 2 HC + 2 KC + 2 F and H
+if matmul results are kept, and norms, rotation and SwiGLU recomputed. Labs e01, e05.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def predicted_activations(
 ) -> int:
     """Bytes saved for backward at the end of the forward and the loss; the formula above.
 
-    `packed`: with document ids, so that mask and positions differ from sequence to sequence.
+    `packed`: with document ids, so that mask and positions differ between sequences.
     """
     size = dtype.itemsize
     last = size * 2 * config.hidden_size + FLOAT32 * (1 + config.vocab_size)
@@ -73,7 +73,7 @@ def predicted_activations(
 
 
 def _mixture(config: Shape, size: int) -> int:
-    """Bytes a token that a layer of experts keeps."""
+    """Bytes per token kept by a layer of experts."""
     inner, chosen = config.expert_ffn_size, config.experts_per_token
     choices = size * chosen * (2 * config.hidden_size + 2 * inner)
     shared = size * 4 * config.shared_experts * inner
@@ -91,10 +91,10 @@ def predict_memory(
     states_per_parameter: int = 2,
     recompute: Recompute = "none",
 ) -> dict[str, int]:
-    """Bytes by category, each at its highest within a step; `MemoryLedger.highest` measures them.
+    """Bytes by category, each at its maximum within a step; `MemoryLedger.highest` measures them.
 
     `states_per_parameter` is 2 for AdamW, 1 for SGD with momentum, 0 for plain SGD; they have the
-    parameters' dtype. What recomputation holds while backward runs is among the temporaries.
+    parameters' dtype. Tensors recomputed during backward count as temporaries.
     """
     weights = dtype.itemsize * parameter_count(config)
     return {

@@ -1,15 +1,15 @@
-"""The traffic of a rank: the bytes it sends, and how much of that its own work hides.
+"""The traffic of a rank: the bytes it sends, and how much of that overlaps with its own work.
 
 Every operation of a `Group` leaves an `Op` in its rank's `Trace`: its kind, its bytes, when it was
-issued, when the rank began to wait for it, when it could go on. Communication is *exposed* while
-the rank waits, *hidden* while the rank works and a message is under way:
+issued, when the rank began to wait for it, when it continued. Communication is *exposed* while the
+rank waits, *hidden* while the rank works and a message is in flight:
 
     communication   issued ─────────────────┬── done
     own work        ──────────────── waited ····        hidden to the left of waited, exposed after
 
 Bytes on the wire, per rank, of a buffer of S bytes over N ranks (Patarasuk & Yuan 2009): all-reduce
 2(N-1)/N·S; reduce-scatter and all-gather (N-1)/N·S, S being the full buffer; broadcast S, but 0 for
-the last rank of the chain; all-to-all what is not for the rank itself.
+the last rank of the chain; all-to-all everything except the rank's own part.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class Op:
 
     kind: str  # send recv broadcast all_reduce reduce_scatter all_gather all_to_all barrier
     payload_bytes: int  # the full buffer: all_gather's output, reduce_scatter's input
-    sent_bytes: int  # what this rank puts on the wire
+    sent_bytes: int  # bytes this rank sends
     ranks: int  # size of the group
     peer: int | None = None  # the other rank of a send or recv, within the group
     issued: float = 0.0
     waited: float | None = None  # when the caller began to wait
-    finished: float | None = None  # when the communication itself ended, where that is known
-    done: float | None = None  # when the caller could go on
+    finished: float | None = None  # when the communication itself ended, if known
+    done: float | None = None  # when the caller could continue
     members: tuple[int, ...] = ()  # the group's ranks, by their numbers in the launch
 
     @property
     def end(self) -> float:
-        """The time at which the communication was over: `finished` where known, else `done`."""
+        """The time at which the communication ended: `finished` if known, else `done`."""
         known = [t for t in (self.finished, self.done) if t is not None]
         return min(known, default=self.issued)
 
 
 class Clock(Protocol):
-    """Tells a rank's time, and stamps its operations. A `Work` calls, for its own, in turn:
+    """A rank's clock, which stamps its operations. A `Work` calls, for its operation, in order:
 
     `issue(op, process_group)`  when the caller has called, before torch's operation starts
     `wait(op)`                  when the caller begins to wait
     `done(op)`                  when the data has arrived
-    `resume()`                  when the rank's own code goes on, after `issue` and after `done`
+    `resume()`                  when the rank's own code continues, after `issue` and after `done`
 
     An emulated clock may send messages of its own over `process_group` in `issue` and read them in
-    `done`; every rank of that group calls in the same order. Tag 0 is the group's, so take another.
+    `done`; every rank of that group calls in the same order. The group uses tag 0: use another.
     """
 
     emulated: bool
@@ -94,7 +94,7 @@ class WallClock:
 
 @dataclass
 class Trace:
-    """All operations of one rank, in the order in which it issued them."""
+    """All operations of one rank, in order of issue."""
 
     rank: int = 0
     emulated: bool = False
@@ -103,7 +103,7 @@ class Trace:
     clock: Clock | None = field(default=None, repr=False, compare=False)
 
     def mark(self, label: Label) -> None:
-        """Notes the time, to find it on a timeline: `group.trace.mark("backward")`."""
+        """Records a labelled time for the timeline: `group.trace.mark("backward")`."""
         assert self.clock is not None, "a trace that came back from a rank has no clock to mark by"
         self.marks.append((label, self.clock.now()))
 
@@ -117,17 +117,17 @@ class Trace:
         return [op for op in self.ops if kind is None or op.kind == kind]
 
     def exposed_seconds(self) -> float:
-        """Seconds in which the rank did nothing but wait for communication."""
+        """Seconds in which the rank only waited for communication."""
         return length(union(self._waits()))
 
     def hidden_seconds(self) -> float:
-        """Seconds in which a message was under way while the rank went on with its own work."""
+        """Seconds in which a message was in flight while the rank did its own work."""
         waits = union(self._waits())
         under_way = union((op.issued, op.end) for op in self.ops)
         return length(under_way) - length(intersection(under_way, waits))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values only, so that a trace travels as JSON."""
+        """The trace as plain values, for JSON."""
         ops = [{name: getattr(op, name) for name in Op.__slots__} for op in self.ops]
         marks = [(name if isinstance(name, str) else list(name), at) for name, at in self.marks]
         return {"rank": self.rank, "emulated": self.emulated, "ops": ops, "marks": marks}
@@ -142,7 +142,7 @@ class Trace:
         return cls(plain["rank"], plain["emulated"], ops, marks)
 
     def check_waited(self) -> None:
-        """InputError where an operation was started and never waited for: its end is unknown."""
+        """Raises InputError if an operation was started but never waited for: no known end."""
         for op in self.ops:
             if op.waited is None or op.done is None:
                 what = f"rank {self.rank}, {op.kind} of {op.payload_bytes} bytes"

@@ -1,11 +1,11 @@
-"""Memory of a step: activations recomputed, placed or offloaded; optimizer state on CPU or disk.
+"""Memory of a step: activations recomputed or offloaded; optimizer state on CPU or disk.
 
 from minitrain.memory import Offload, checkpoint
 y = checkpoint(block, x)
 
-recompute   a function's activations, forgotten and repeated    selective   but for its matmuls
-segments    the same of a Transformer's blocks                  placement   which of them
-activation_offload   what backward needs, in CPU memory
+recompute   a function's activations, dropped and recomputed    selective   all but its matmuls
+segments    the same for a Transformer's blocks                 placement   which blocks
+activation_offload   tensors saved for backward, in CPU memory
 optimizer_offload    optimizer state, in `stores`: CPU memory or files
 paged_optimizer      unified memory, simulated page by page
 """

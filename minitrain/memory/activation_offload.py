@@ -1,11 +1,11 @@
-"""Activation offload: what backward needs waits in the CPU's memory, and is back in time.
+"""Activation offload: tensors saved for backward wait in CPU memory, and return in time.
 
     GPU    f1 | f2 | f3 | df3 | df2 | df1
-    link     →x1  →x2         x2→  x1→         out while the next one computes, back ahead of use
+    link     →x1  →x2         x2→  x1→         out during the next layer, back ahead of use
 
-Naively every saved tensor is copied, the weights among them, and one that five operations save is
-copied five times. Here each storage travels once, parameters and what is small stay, and `ahead`
-of them are on their way back while backward computes.
+The naive version copies every saved tensor, including weights, and copies one that five operations
+save five times. Here each storage is sent once, parameters and small tensors stay, and `ahead`
+storages are being fetched back while backward computes.
 Cost: each byte crosses the link twice; hidden as long as bytes / bandwidth < seconds of compute.
 Papers: Rhu et al. 2016 (vDNN), arXiv 1602.08124; Ren et al. 2021, 2101.06840. Lab: e05.
 """
@@ -25,8 +25,8 @@ from minitrain.errors import InputError
 
 
 def offload_naive() -> AbstractContextManager:
-    """Moves what autograd saves in the block to the CPU, tensor by tensor; all else
-    waits for it."""
+    """Moves each tensor that autograd saves in the block to the CPU, blocking all other
+    work."""
     return saved_tensors_hooks(
         lambda tensor: (tensor.device, tensor.to("cpu", copy=True)),
         lambda packed: packed[1].to(packed[0]),
@@ -34,10 +34,10 @@ def offload_naive() -> AbstractContextManager:
 
 
 class Offload:
-    """The same for a forward inside `with Offload():`, each storage once and fetched ahead of use.
+    """Offload for a forward inside `with Offload():`, each storage once and fetched ahead of use.
 
-    A checkpoint in the block sends its inputs, and what its policy keeps; the rest it repeats.
-    `sent_bytes` and `fetched_bytes` say what has crossed the link.
+    A checkpoint in the block offloads its inputs and what its policy keeps; the rest it recomputes.
+    `sent_bytes` and `fetched_bytes` count the bytes that crossed the link.
     """
 
     def __init__(self, least_bytes: int = 64 * 2**10, ahead: int = 2) -> None:
@@ -45,8 +45,8 @@ class Offload:
             raise InputError(f"least_bytes={least_bytes}, ahead={ahead}: neither can be negative")
         self.least_bytes, self.ahead = least_bytes, ahead
         self.sent_bytes = self.fetched_bytes = 0
-        self.streams: dict[torch.device, Any] = {}  # a link of its own for each GPU
-        self._sent: list[weakref.ref[_Copy]] = []  # in order; backward asks in about the reverse
+        self.streams: dict[torch.device, Any] = {}  # a separate link for each GPU
+        self._sent: list[weakref.ref[_Copy]] = []  # in order; backward needs them about in reverse
         self._known: dict[tuple[int, int], tuple[weakref.ref, weakref.ref[_Copy]]] = {}
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
@@ -69,11 +69,11 @@ class Offload:
         return _Note(self._copy_of(tensor), place)
 
     def _copy_of(self, tensor: Tensor) -> _Copy:
-        """The copy of its storage, as it is now: one that was changed in place since is another."""
+        """The copy of the storage as it is now; after an in-place change, a new one."""
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor._version)
         known, copy = self._known.get(key, (_gone, _gone))
-        if known() is not None and copy() is not None:  # else the address has been used again
+        if known() is not None and copy() is not None:  # else the address was reused
             return copy()
         made = _Copy(self, storage, len(self._sent))
         self._known[key] = (weakref.ref(storage), weakref.ref(made))
@@ -81,14 +81,14 @@ class Offload:
         return made
 
     def fetch_before(self, number: int) -> None:
-        """Starts the way back of those that backward will ask for next."""
+        """Starts fetching the storages that backward will need next."""
         for reference in self._sent[max(0, number - self.ahead) : number]:
             copy = reference()
             if copy is not None:
                 copy.start_fetch()
 
     def stream(self, device: torch.device) -> AbstractContextManager:
-        """Beside the stream that computes; a CPU has none, and copies at once."""
+        """A stream beside the compute stream; a CPU has none, and copies at once."""
         if device.type != "cuda":
             return nullcontext()
         if device not in self.streams:
@@ -101,7 +101,7 @@ def _gone() -> None:
 
 
 class _Copy:
-    """One storage's bytes on the CPU and, once asked for, on its device again."""
+    """One storage's bytes on the CPU and, once requested, on its device again."""
 
     def __init__(self, offload: Offload, storage: torch.UntypedStorage, number: int) -> None:
         self.offload, self.number, self.device = offload, number, storage.device
@@ -118,7 +118,7 @@ class _Copy:
 
     def start_fetch(self) -> None:
         if self.back is None:
-            with self.offload.stream(self.device):  # behind its own way out
+            with self.offload.stream(self.device):  # after its own copy out
                 self.back = self.host.to(self.device, non_blocking=True, copy=True)
             self.offload.fetched_bytes += len(self.back)
 
@@ -138,7 +138,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Note:
-    """The graph's reference to an offloaded tensor: which copy, and where in it the tensor lies."""
+    """The graph's reference to an offloaded tensor: its copy, and its place in it."""
 
     copy: _Copy
     place: tuple[torch.dtype, int, torch.Size, tuple[int, ...]]
@@ -153,5 +153,5 @@ def _unpack(packed: Tensor | _Note) -> Tensor:
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    """The storage as it lies there, (bytes,) uint8."""
+    """The storage's raw memory, (bytes,) uint8."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -1,16 +1,16 @@
-"""Optimizer offload: state that a step needs once waits elsewhere for its turn.
+"""Optimizer offload: state used once a step waits elsewhere for its turn.
 
     compute   ·······|- step 1 -|- step 2 -|- step 3 -|·······
     lane      |read 1|read 2|write 1|read 3|write 2|  |write 3|
 
 The state is cut into n chunks. While one is updated, the next is read and the last is written, so
-two are in memory. With R and W bytes read and written at r and w bytes/s, and C seconds of compute:
+two are in memory. For R bytes read at r bytes/s, W written at w bytes/s, and C seconds of compute:
 
     I/O = R/r + W/w        step >= max(I/O + C/n, C + I/O/n)
 
-A tensor that is away keeps its place: its storage has 0 bytes until it is filled again, so the
-optimizer's dictionaries, and a unit's views of its shard, never notice. One thread does the moving,
-in the order of the calls: a read that follows a write of the same tensors finds what was written.
+The tensor object of an offloaded state stays: its storage has 0 bytes until it is filled again, so
+the optimizer's dictionaries, and a unit's views of its shard, need no change. One thread moves the
+data, in call order: a read after a write of the same tensors returns what was written.
 Papers: Ren et al. 2021, "ZeRO-Offload"; Rajbhandari et al. 2021, "ZeRO-Infinity". Lab: e03.
 """
 
@@ -31,22 +31,22 @@ from minitrain.memory.stores import Store
 
 
 class Mover:
-    """Carries tensors to a store and back on a thread of its own, one job after the other.
+    """Copies tensors to a store and back on its own thread, one job after another.
 
-    On a GPU the copies run on a stream of their own: after what was computed before the call, and
-    beside what is computed after it.
+    On a GPU the copies run on a separate stream: after everything computed before the call, and
+    beside everything computed after it.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._jobs: deque[Future] = deque()  # in order; those whose result has not been checked
         self._queue: SimpleQueue = SimpleQueue()
-        # A daemon: a process that ends needs not wait, for the store is whole at every moment.
+        # A daemon: a process may end without waiting, since the store is always consistent.
         threading.Thread(target=_work, args=(self._queue,), name="offload", daemon=True).start()
         weakref.finalize(self, self._queue.put, None)
 
     def submit(self, job: Callable[[], None], tensors: Sequence[Tensor]) -> Future:
-        """Queues `job` after all earlier ones, and raises what one of those has raised."""
+        """Queues `job` after all earlier ones, and raises any error of those."""
         while self._jobs and self._jobs[0].done():
             self._jobs.popleft().result()
         on_gpu = any(tensor.is_cuda for tensor in tensors)
@@ -56,14 +56,14 @@ class Mover:
         return self._jobs[-1]
 
     def commit(self) -> None:
-        """Makes everything written the new state; if anything failed, the old state stays."""
+        """Makes all writes the new state; if anything failed, the old state stays."""
         while self._jobs:
             self._jobs.popleft().result()
         self.store.commit()
 
 
 def _work(queue: SimpleQueue) -> None:
-    """The thread: one job after the other, until there is None."""
+    """The thread: runs one job after another, until it gets None."""
     while (entry := queue.get()) is not None:
         future, job = entry
         try:
@@ -110,11 +110,11 @@ class Shelf:
             self._going = self.mover.submit(partial(_release, self.tensors), self.tensors)
 
     def forget(self) -> None:
-        """Lets go of them for good."""
+        """Releases them for good."""
         self.tensors, self.away, self._coming = [], False, None
 
     def settle(self) -> None:
-        """Waits until the memory of what was put away is free."""
+        """Waits until the memory of offloaded tensors is free."""
         if self._going is not None:
             self._going.result()
 
@@ -142,21 +142,21 @@ class Shelf:
 
 def _release(tensors: Sequence[Tensor]) -> None:
     if torch.cuda.is_available():
-        torch.cuda.current_stream().synchronize()  # what was read from them has arrived
+        torch.cuda.current_stream().synchronize()  # data read from them has arrived
     for tensor in tensors:
         tensor.untyped_storage().resize_(0)
 
 
 def in_turn(shelves: Sequence[Shelf], state: Callable[[int], list[Tensor]]) -> Iterator[int]:
-    """Yields 0, 1, … with that shelf's tensors here: the next arrive, the last leave meanwhile.
+    """Yields 0, 1, … with that shelf's tensors loaded; meanwhile the next load and the last save.
 
-    `state(i)` are the tensors to put away after turn i: there may be more than before it.
+    `state(i)` are the tensors to offload after turn i, possibly more than before it.
     """
     for index, shelf in enumerate(shelves):
         shelf.get()
         for following in shelves[index + 1 : index + 2]:
             following.fetch()
-        if index > 1:  # in the first step nothing is read, so nothing would wait for the lane
+        if index > 1:  # the first step reads nothing, so nothing would wait for the lane
             shelves[index - 2].settle()
         yield index
         shelf.put(state(index))

@@ -1,20 +1,20 @@
-"""A paged optimizer: state that is evicted when memory is short, and comes back when it is touched.
+"""A paged optimizer: its state is evicted when memory is short, and paged in when touched.
 
-QLoRA keeps Adam's state in CUDA's unified memory. As long as all fits nothing moves; activations of
-a long sequence push pages out to the CPU, instead of an out-of-memory error, and when the next step
-touches a page that is away, that is a fault, which brings it back:
+QLoRA keeps Adam's state in CUDA's unified memory. While everything fits nothing moves; activations
+of a long sequence push pages out to the CPU, instead of an out-of-memory error, and when the next
+step touches an evicted page, that page fault brings it back:
 
     page table   weight 0: [p0 p1 p2]  weight 1: [p3 p4]  …     resident p1 p2 p3, oldest first
-    touch p0     a fault: evict p1 (written back if dirty), read p0, run on
+    touch p0     a fault: evict p1 (written back if dirty), read p0, continue
 
-Simulated: the optimizer runs as ever, on tensors that never move, while its accesses go through a
-page table that counts. Eviction takes the least recently used page. An optimizer goes round its
-state in a circle, and then each page is evicted just before it is needed: a state one page larger
-than memory faults on every page of every step (`PageTable.faults`); below that, on none. Tensors
-smaller than a page stay in memory, as small ones do in bitsandbytes.
+Simulated: the optimizer runs as usual, on tensors that never move, while its accesses go through a
+page table that counts. Eviction is least recently used. An optimizer cycles through its state, so
+LRU evicts each page just before it is needed: a state one page larger than memory faults on every
+page of every step (`PageTable.faults`); if it fits, on none. Tensors smaller than a page stay in
+memory, as small ones do in bitsandbytes.
 
-Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; Belady 1966 on LRU's
-circles. Lab: e07.
+Papers: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; Belady 1966 on LRU with cyclic
+access. Lab: e07.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torch import Tensor
 from minitrain.errors import InputError
 from minitrain.optimizers.adamw import OneByOne
 
-PAGE = 2**16  # bytes: unified memory moves 64 KiB at the least
+PAGE = 2**16  # bytes: unified memory moves at least 64 KiB
 
 
 class PageTable:
-    """Tracks the pages that are in the device's memory, at most `capacity_bytes` of them.
+    """Tracks the pages in the device's memory, at most `capacity_bytes` of them.
 
-    `faults` counts pages that were away when they were touched; `bytes_in` and `bytes_out` what
-    crossed the bus for it. A page that is touched for the first time is made, not read.
+    `faults` counts touched pages that were evicted; `bytes_in` and `bytes_out` the resulting bus
+    traffic. A page that is touched for the first time is allocated, not read.
     """
 
     def __init__(self, capacity_bytes: int, page_bytes: int = PAGE):
@@ -47,16 +47,16 @@ class PageTable:
             )
         self.page_bytes, self.frames = page_bytes, capacity_bytes // page_bytes
         self.resident: OrderedDict[int, bool] = OrderedDict()  # page -> is it dirty; oldest first
-        self.ranges: dict[object, range] = {}  # what is where: whole pages each
+        self.ranges: dict[object, range] = {}  # the pages of each key, whole pages each
         self.faults = self.bytes_in = self.bytes_out = 0
 
     @property
     def pages(self) -> int:
-        """All there are, resident or not."""
+        """The number of pages, resident or not."""
         return sum(map(len, self.ranges.values()))
 
     def touch(self, key: object, nbytes: int, write: bool = True) -> None:
-        """Reads, and writes, all of what `key` names."""
+        """Reads, and writes, all pages of `key`."""
         new = key not in self.ranges
         if new:
             self.ranges[key] = range(self.pages, self.pages + -(-nbytes // self.page_bytes))
@@ -70,7 +70,7 @@ class PageTable:
 
     @contextmanager
     def pressure(self, nbytes: int) -> Iterator[None]:
-        """Reserves `nbytes` for others, activations for one; what it evicts stays out after it."""
+        """Reserves `nbytes` for other uses, e.g. activations; evicted pages stay out after it."""
         taken = -(-nbytes // self.page_bytes)
         if taken >= self.frames:
             raise InputError(
@@ -85,17 +85,17 @@ class PageTable:
             self.frames += taken
 
     def evict_to(self, count: int) -> None:
-        """Leaves the `count` pages touched last; of those that go, dirty ones are written back."""
+        """Keeps the `count` most recently touched pages; evicted dirty ones are written back."""
         while len(self.resident) > count:
             _, dirty = self.resident.popitem(last=False)
             self.bytes_out += self.page_bytes if dirty else 0
 
 
 def paged(kind: type[OneByOne], parameters, table: PageTable, **settings) -> OneByOne:
-    """An optimizer of this kind whose state goes through the table, and which steps bit for bit as
-    it: `paged(Adam8bit, model.parameters(), PageTable(2**26), lr=1e-4)`.
+    """An optimizer of this kind whose state goes through the table, with bitwise equal steps:
+    `paged(Adam8bit, model.parameters(), PageTable(2**26), lr=1e-4)`.
 
-    InputError where the kind moves many tensors at a time, and the order is not known.
+    InputError if the kind updates many tensors at a time, in unknown order.
     """
     if not issubclass(kind, OneByOne) or unwrap(kind.step) is not unwrap(OneByOne.step):
         raise InputError(

@@ -1,16 +1,16 @@
 """Checkpoint placement: which layers of a chain to recompute, so that it fits and costs least.
 
-A *plan* cuts the chain into segments. One that is kept holds all that its layers save. One that is
-repeated holds its input, and all that its layers save while its own backward runs; the segments
-behind it are gone by then. With L layers that save A bytes each and take inputs of I bytes:
+A *plan* cuts the chain into segments. A kept segment holds all that its layers save. A recomputed
+one holds its input, and all that its layers save while its own backward runs; later segments are
+freed by then. With L layers that save A bytes each and take inputs of I bytes:
 
     keep all            L·A               + 0
     every layer         L·I + A           + L forwards
     every √(L·I/A)-th   2·√(L·A·I)        + L forwards      Chen et al.: O(√L)
-    optimal             as many kept as fit, the dear ones first
+    optimal             keeps as many as fit, the most expensive first
 
-Cost of `optimal_plan`: O(L³) steps for equal layers. It is exact for chains of unequal layers too,
-among the plans that repeat each layer at most once. Papers: Chen et al. 2016, arXiv 1604.06174;
+Cost of `optimal_plan`: O(L³) steps for equal layers. It is exact for unequal layers too, among the
+plans that recompute each layer at most once. Papers: Chen et al. 2016, arXiv 1604.06174;
 Jain et al. 2020 (Checkmate), 1910.02653. Lab: e05.
 """
 
@@ -26,14 +26,14 @@ from minitrain.measure.flops import Recompute
 
 @dataclass(frozen=True)
 class Layer:
-    """The cost of a layer, in bytes and in any one unit of work: seconds, FLOPs."""
+    """The cost of a layer, in bytes and in any unit of work: seconds, FLOPs."""
 
     input_bytes: float
     saved_bytes: float  # for backward, its input included
     cost: float  # of its forward
-    spared_cost: float = 0.0  # the part of `cost` after the last saving: not repeated at the end
-    selective_bytes: float = math.inf  # saved where it is repeated selectively, if it can be
-    selective_cost: float = 0.0  # and what that repeats
+    spared_cost: float = 0.0  # part of `cost` after the last save: not recomputed at the end
+    selective_bytes: float = math.inf  # saved under selective recomputation, if supported
+    selective_cost: float = 0.0  # and its recomputed cost
 
     def __post_init__(self) -> None:
         sizes = 0 <= self.input_bytes <= min(self.saved_bytes, self.selective_bytes)
@@ -46,7 +46,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Segment:
-    """Layers start, start + 1, …, stop - 1, and what of them backward repeats."""
+    """Layers start, start + 1, …, stop - 1, and how much of them backward recomputes."""
 
     start: int
     stop: int
@@ -57,21 +57,21 @@ SegmentPlan = tuple[Segment, ...]
 
 
 def uniform_plan(layers: int, mode: Recompute) -> SegmentPlan:
-    """Every layer by itself, treated alike."""
+    """Each layer is its own segment, all with the same mode."""
     return tuple(Segment(i, i + 1, mode) for i in range(layers))
 
 
 def every_kth_plan(layers: int, k: int) -> SegmentPlan:
-    """Layers 0, k, 2k, … are repeated, each by itself; the others are kept."""
+    """Layers 0, k, 2k, … are recomputed, each by itself; the others are kept."""
     if k < 1:
         raise InputError(f"every {k}-th block cannot be repeated: give 1 (all), 2, …")
     return tuple(Segment(i, i + 1, "none" if i % k else "full") for i in range(layers))
 
 
 def sqrt_plan(layers: int, length: int | None = None) -> SegmentPlan:
-    """Repeated segments of `length` layers; by default √L, best where a layer saves its input only.
+    """Recomputed segments of `length` layers; default √L, best if a layer saves only its input.
 
-    One that saves A/I times as much wants shorter segments: √(L·I/A), but at least 1.
+    A layer that saves A/I times as much needs shorter segments: √(L·I/A), but at least 1.
     """
     if layers < 1 or (length is not None and length < 1):
         raise InputError(f"{layers} layers in segments of {length}: both must be 1 or more")
@@ -81,7 +81,7 @@ def sqrt_plan(layers: int, length: int | None = None) -> SegmentPlan:
 
 @dataclass(frozen=True)
 class _Step:
-    """A segment in numbers: the bytes it holds until its backward, the most in that, its work."""
+    """A segment's cost: bytes held until its backward, peak bytes during it, work."""
 
     segment: Segment
     held: float
@@ -112,14 +112,14 @@ def plan_peak(plan: SegmentPlan, layers: Sequence[Layer]) -> float:
     held = peak = 0.0
     for segment in plan:
         step = _step(segment, layers)
-        peak = max(peak, held + step.most)  # its backward, when those behind it are gone
+        peak = max(peak, held + step.most)  # its backward, when later segments are freed
         held += step.held
     return peak
 
 
 @dataclass(frozen=True)
 class _Partial:
-    """A plan of the first layers: what it holds when they have run, and what it will repeat."""
+    """A plan of the first layers: bytes held after they ran, and the work to recompute."""
 
     held: float = 0.0
     cost: float = 0.0
@@ -132,9 +132,9 @@ class _Partial:
 def optimal_plan(layers: Sequence[Layer], budget_bytes: float) -> SegmentPlan:
     """The plan of least cost whose peak is within the budget.
 
-    From left to right, by the number of layers planned: of all partial plans, keep those that no
-    other one beats in both bytes held and cost. That suffices, since whether and how the rest fits
-    depends on the bytes held alone.
+    Dynamic programming over the number of layers planned: keeps the partial plans that no other one
+    beats in both bytes held and cost. That suffices, since whether and how the rest fits depends
+    only on the bytes held.
     """
     best: list[list[_Partial]] = [[_Partial()], *([] for _ in layers)]
     for start in range(len(layers)):
@@ -150,11 +150,11 @@ def optimal_plan(layers: Sequence[Layer], budget_bytes: float) -> SegmentPlan:
 
 
 def _steps(layers: Sequence[Layer], start: int, room: float) -> Iterator[_Step]:
-    """Every segment that can come next and whose backward has room."""
+    """Every possible next segment whose backward fits."""
     for stop in range(start + 1, len(layers) + 1):
         again = _step(Segment(start, stop), layers)
         if not again.most <= room:
-            return  # nor has that of a longer one
+            return  # a longer one does not fit either
         yield again
         if stop == start + 1:
             one = [_step(Segment(start, stop, mode), layers) for mode in ("none", "selective")]
@@ -162,7 +162,7 @@ def _steps(layers: Sequence[Layer], start: int, room: float) -> Iterator[_Step]:
 
 
 def _unbeaten(partials: list[_Partial]) -> list[_Partial]:
-    """Those that hold less than every cheaper one, the cheapest first."""
+    """The plans that hold less than every cheaper one, cheapest first."""
     least, out = math.inf, []
     for partial in sorted(partials, key=lambda partial: (partial.cost, partial.held)):
         if partial.held < least:
@@ -181,8 +181,8 @@ def least_budget(layers: Sequence[Layer]) -> int:
 
 
 def _fits(layers: Sequence[Layer], budget_bytes: float) -> bool:
-    """Inputs are the least that segments can hold, so it is enough to look at plans that repeat
-    everything: `held[i]` is the least of such inputs when i layers have run."""
+    """Segments hold at least their inputs, so it suffices to check plans that recompute
+    everything: `held[i]` is the least sum of such inputs after i layers."""
     held = [0.0] + [math.inf] * len(layers)
     for start, layer in enumerate(layers):
         most = held[start]

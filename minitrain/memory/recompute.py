@@ -1,14 +1,14 @@
-"""Activation checkpointing: forget what a function saved for backward, and compute it again then.
+"""Activation checkpointing: drop what a function saved for backward, and recompute it then.
 
     forward    f1 → x1    f2 → x2    f3 → x3           only x0, x1, x2 are kept
     backward                                f3 again, df3    f2 again, df2    f1 again, df1
 
-Cost: a segment holds its input, B·T·D numbers, in place of everything inside, and while its own
-backward runs also that; one more forward, a third of a step's FLOPs. `checkpoint` stops repeating
-as soon as the last tensor that backward needs is there: a block's last matmul is spared.
-A repetition is the same function of the same inputs only if torch's generators and autocast are as
-they were (`Ambient`): dropout drops the same elements, and matmuls round alike, though backward
-runs outside of autocast. That costs 5 KB and some 10 µs a call for the CPU's generator.
+Cost: a segment holds its input, B·T·D numbers, instead of everything inside, and both during its
+own backward; one more forward, a third of a step's FLOPs. `checkpoint` stops recomputing at the
+last tensor that backward needs: a block's last matmul is skipped.
+Recomputation gives the same results only if torch's generators and autocast are restored
+(`Ambient`): dropout drops the same elements, and matmuls round alike, though backward runs outside
+of autocast. That costs 5 KB and some 10 µs a call for the CPU's generator.
 Papers: Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, 2205.05198. Lab: e05.
 """
 
@@ -30,11 +30,11 @@ from minitrain.memory.selective import Policy, Recorder, Replayer
 
 
 def checkpoint_naive(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    """`function(*inputs)`, forgotten and repeated: a node whose backward runs a graph of its own.
+    """`function(*inputs)` with recomputation: a node whose backward runs a graph of its own.
 
-    Its limits are why `checkpoint` exists. Inputs are tensors, in no tuple and without names; if
-    none of them requires a gradient the parameters get none either; each repetition is a backward
-    of its own, so that the hooks of a parameter used in two of them run twice (DDP sends twice).
+    Its limits are why `checkpoint` exists. Inputs must be positional tensors, not in tuples; if
+    none requires a gradient the parameters get none either; each recomputation is a separate
+    backward, so hooks of a parameter used in two of them run twice (DDP sends twice).
     """
     return _Reentrant.apply(function, *inputs)
 
@@ -59,12 +59,12 @@ class _Reentrant(torch.autograd.Function):
 class Checkpoint:
     """Activation checkpointing: `Checkpoint(policy)(function, *inputs, **named_inputs)`.
 
-    Autograd's graph is the original one; only the saved tensors in it are replaced, by a note of
-    which they were. Backward's first look at one of them repeats the function and finds them all.
-    So inputs and outputs may be anything, hooks of parameters run once, and checkpoints nest.
+    Autograd's graph is the original one; only its saved tensors are replaced by placeholders. The
+    first access in backward recomputes the function and finds them all. So inputs and outputs
+    may be anything, hooks of parameters run once, and checkpoints nest.
 
     `policy`: which operations' results to keep (`selective`); None keeps nothing.
-    `stop_early`: end the repetition with the last tensor that is needed.
+    `stop_early`: stop recomputing at the last tensor that is needed.
     """
 
     policy: Policy | None = None
@@ -81,12 +81,12 @@ class Checkpoint:
 
 
 def checkpoint(function: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Any:
-    """`function(*inputs, **named_inputs)`, with nothing kept but the inputs."""
+    """`function(*inputs, **named_inputs)`, keeping only the inputs."""
     return Checkpoint()(function, *inputs, **named_inputs)
 
 
 class _Call:
-    """One call of a checkpointed function: what its repetition takes, and what that has found."""
+    """One call of a checkpointed function: inputs for its recomputation, and the tensors found."""
 
     def __init__(self, how: Checkpoint, function: Callable[..., Any], inputs: Any) -> None:
         self.how, self.function = how, function
@@ -95,13 +95,13 @@ class _Call:
         self.recorder = Recorder(how.policy) if how.policy else None
         self.results: _Kept | None = None  # of the operations that the policy chose
         self.dropped: list[tuple[torch.Size, torch.dtype]] = []  # in the order of saving
-        self.found: dict[int, Tensor] = {}  # repeated, and not yet taken
+        self.found: dict[int, Tensor] = {}  # recomputed, not yet used
 
     def drop(self, tensor: Tensor) -> _Dropped:
-        """Autograd's pack hook, forward: the graph gets a note in the tensor's place."""
+        """Autograd's pack hook, in forward: puts a note into the graph in the tensor's place."""
         self.dropped.append((tensor.shape, tensor.dtype))
         if self.recorder and self.how.stop_early:
-            self.recorder.mark()  # results from here on are not needed, unless more is saved
+            self.recorder.mark()  # later results are not needed, unless more is saved
         return _Dropped(self, len(self.dropped) - 1)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class _Call:
             self.recorder = None
 
     def restore(self, index: int) -> Tensor:
-        """Autograd's unpack hook, backward. A tensor is held until it is taken."""
+        """Autograd's unpack hook, in backward. A tensor is held until it is taken."""
         if index not in self.found:
             self.repeat()
         return self.found.pop(index)
@@ -131,8 +131,8 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Dropped:
-    """Stands in for a saved tensor in the graph; when the last one is collected, the
-    call is over."""
+    """A stand-in for a saved tensor in the graph; once all are collected, the call is
+    over."""
 
     call: _Call
     index: int
@@ -143,11 +143,11 @@ def _restore(note: _Dropped) -> Tensor:
 
 
 class _EnoughError(Exception):
-    """The last tensor has been found: unwinds the repetition."""
+    """The last tensor was found: unwinds the recomputation."""
 
 
 class _Finder:
-    """Collects the tensors of a repetition in the order of saving, and holds them to the first."""
+    """Collects recomputed tensors in the order of saving, and checks them against the first run."""
 
     def __init__(self, wanted: list[tuple[torch.Size, torch.dtype]], stop_early: bool) -> None:
         self.wanted, self.stop_early = wanted, stop_early
@@ -183,7 +183,7 @@ def _described(shape: torch.Size, dtype: torch.dtype) -> str:
 class _Kept:
     """A tree of values whose tensors are saved for backward, as an operation saves its own.
 
-    So the ledger, offload and an enclosing checkpoint see these too, and a change in place is
+    So the ledger, offload and an enclosing checkpoint see these too, and in-place changes are
     detected.
     """
 
@@ -199,7 +199,7 @@ class _Kept:
         return tree_unflatten(leaves, self.spec)
 
 
-_TENSOR = object()  # where a tensor stood
+_TENSOR = object()  # placeholder for a tensor
 
 
 class _Keep(torch.autograd.Function):
@@ -213,12 +213,12 @@ class _Keep(torch.autograd.Function):
         raise AssertionError("nothing is computed from it, so no gradient comes")
 
 
-# ---- what a repetition must find again: random generators and autocast ----
+# ---- state to restore for recomputation: random generators and autocast ----
 
 
 @dataclass(frozen=True)
 class Ambient:
-    """As it was when `ambient_now` was called; `restored` brings it back for a while."""
+    """The state when `ambient_now` was called; `restored` brings it back temporarily."""
 
     generators: TorchStates
     autocast: dict[str, tuple[bool, torch.dtype]]  # by device type: enabled, dtype
@@ -226,7 +226,7 @@ class Ambient:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """The block sees what was then; afterwards all is as before the block."""
+        """Restores that state inside the block, and the current state after it."""
         before = torch_states(self.generators)
         with ExitStack() as stack:
             stack.callback(restore_torch, before)

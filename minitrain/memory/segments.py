@@ -1,10 +1,10 @@
-"""Recomputation put on a model: its blocks are run in segments, and keep their names and weights.
+"""Recomputation for a model: its blocks run in segments, and keep their names and weights.
 
     none        every block keeps what it saves
-    selective   each block keeps its matmuls' results, and repeats what is between them
+    selective   each block keeps its matmuls' results, and recomputes the rest
     full        each block keeps its input
     k           blocks 0, k, 2k, … keep their input, the others everything
-    a plan      as `placement.py` found it, such as `optimal_plan(layers, budget_bytes)`
+    a plan      from `placement.py`, such as `optimal_plan(layers, budget_bytes)`
 
 Papers: as in `recompute.py`. Lab: e05.
 """
@@ -32,10 +32,10 @@ MODES = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Segmented:
-    """A Transformer's `stack` that runs its blocks as a plan says."""
+    """A Transformer's `stack` that runs its blocks according to a plan."""
 
     plan: SegmentPlan
-    policy: Policy = save_matmuls  # of the segments that are repeated selectively
+    policy: Policy = save_matmuls  # of the selectively recomputed segments
     stop_early: bool = True
 
     def __call__(
@@ -57,7 +57,7 @@ class Segmented:
 def recompute(
     model: Transformer, how: str | int | SegmentPlan, policy: Policy = save_matmuls
 ) -> Transformer:
-    """`model`, whose next forwards keep for backward what `how` says. Undone by "none".
+    """`model`, whose next forwards keep for backward what `how` says; "none" undoes it.
 
     Gradients stay the same to the last bit. Parameters, their names and hooks are not touched, so
     it may come before or after DDP, an optimizer, or loading a checkpoint.
@@ -78,7 +78,7 @@ def _plan(how: str | int | SegmentPlan, layers: int) -> SegmentPlan:
 
 
 def _check_covers(plan: SegmentPlan, layers: int) -> None:
-    """Every block once, in order, in segments that are treated in a way we know."""
+    """Checks that every block occurs once, in order, with a known mode."""
     covered = [i for segment in plan for i in range(segment.start, segment.stop)]
     if covered != list(range(layers)):
         raise InputError(

@@ -1,14 +1,14 @@
-"""Stores of offloaded tensors: CPU memory, or files that are always whole.
+"""Stores of offloaded tensors: CPU memory, or files that are always consistent.
 
-A disk store has two files a key. A step writes the one that the manifest does not name, and when
-all keys are written one atomic rename of the manifest makes them valid together:
+A disk store has two files per key. A step writes the one not named in the manifest, and when all
+keys are written one atomic rename of the manifest makes them valid together:
 
     step 7   manifest -> a.0 b.0     writing a.1 … b.1      killed: a.0 b.0, all of step 6
     commit   manifest -> a.1 b.1     (a rename)             killed: a.1 b.1, all of step 7
 
 Every file's length and CRC-32 are in the manifest and checked when it is read. A killed process
-loses nothing; that a power cut loses the last steps, not more, would take a flush to the disk.
-Cost: twice the state on the disk, once on the way. Lab: e03.
+loses nothing; for a power cut to lose only the last steps would take a flush to the disk.
+Cost: twice the state on disk, once in traffic. Lab: e03.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANIFEST = "manifest.json"
 
 
 class Store(Protocol):
-    """Keeps the bytes of lists of tensors; a reader has tensors of the same sizes to fill."""
+    """Keeps the bytes of lists of tensors; to read, pass tensors of the same sizes to fill."""
 
     def write(self, key: str, tensors: Sequence[Tensor]) -> None: ...
     def read(self, key: str, into: Sequence[Tensor]) -> None: ...
@@ -39,7 +39,7 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """CPU memory, page-locked for tensors of a GPU so that they travel at the full speed."""
+    """CPU memory, page-locked for a GPU's tensors so that copies run at full speed."""
 
     def __init__(self) -> None:
         self.kept: dict[str, list[Tensor]] = {}
@@ -61,11 +61,11 @@ class MemoryStore:
             tensor.copy_(copy, non_blocking=True)
 
     def commit(self) -> None:
-        """Memory does not outlive the process: there is nothing to make whole."""
+        """Does nothing: memory does not outlive the process."""
 
 
 class DiskStore:
-    """A folder, of one process alone: under several ranks, give each its own."""
+    """A folder for one process only: give each of several ranks its own."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.folder = Path(folder)
@@ -108,7 +108,7 @@ class DiskStore:
             )
 
     def commit(self) -> None:
-        """Makes everything written since the last commit the state, all at once."""
+        """Makes everything written since the last commit the state, atomically."""
         self.committed = {**self.committed, **self.written}
         self.written = {}
         try:
@@ -124,7 +124,7 @@ class DiskStore:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """The tensor's own memory, to read from and to write to."""
+    """The tensor's own memory, for reading and writing."""
     assert tensor.is_contiguous(), "its bytes lie side by side"
     room = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
-    return memoryview(room).cast("B")  # numpy's view would forbid the storage ever to shrink
+    return memoryview(room).cast("B")  # numpy's view would prevent the storage from shrinking

@@ -1,11 +1,11 @@
-"""Live monitoring of a run: one stream of samples, read by files, endpoints and people.
+"""Live monitoring of a run: one stream of samples for files, endpoints and people.
 
 train ─▶ Reporter ─▶ sample {"step": 412, "loss": 1.3, …} ─▶ json_lines, loggers, prometheus
             ▲
           meter      parts of the step, bytes, memory; hardware: power, heat
 metrics.jsonl ─▶ apps/watch   a page at 1 Hz, or the same in a notebook
               └▶ alerts       rules in Python and in PromQL, from one table
-step_trace    a step for Perfetto            power_swing   a job's power as the grid sees it
+step_trace    one step for Perfetto          power_swing   a job's power as the grid sees it
 """
 
 from __future__ import annotations

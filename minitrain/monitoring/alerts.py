@@ -4,9 +4,9 @@
     alert       ...ppppFFFFFF..      pending for `lasts` seconds, then firing while it holds
 
 `python -m minitrain alerts` prints the table as a file for Prometheus. A test feeds promtool the
-samples of runs in which something goes wrong: it must find the same alerts at the same times. So
-the functions follow Prometheus: a value stays until another comes, a window of a minute holds the
-scrapes of that minute, and no comparison with NaN is true.
+samples of failing runs: it must raise the same alerts at the same times. So the functions follow
+Prometheus: a value holds until the next one, a window of a minute has the scrapes of that minute,
+and no comparison with NaN is true.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEAD = (
 
 
 class Scrapes:
-    """The newest sample of each rank, and the past hour of the values that rules ask for."""
+    """The newest sample of each rank, and the past hour of the values that rules use."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,7 +48,7 @@ class Scrapes:
             self._remember(name)
 
     def latest(self, name: str) -> np.ndarray:
-        """(N,): the newest value of each rank, NaN where it has none."""
+        """(N,): the newest value of each rank, NaN if there is none."""
         if name not in METRICS:
             raise InputError(f"no metric is called '{name}': known are {', '.join(METRICS)}")
         return np.array([float(self.newest[rank].get(name, math.nan)) for rank in self.ranks])
@@ -56,8 +56,8 @@ class Scrapes:
     def over(
         self, seconds: float, name: str, reduce: Callable[[list[float]], float] = np.median
     ) -> np.ndarray:
-        """(N,): each rank's values of the last `seconds`, reduced; NaN where it has none. Values
-        are remembered from the first time that a name is asked for."""
+        """(N,): each rank's values of the last `seconds`, reduced; NaN if there are none. Values of
+        a name are kept from its first use on."""
         if name not in self.past:
             self.past[name] = defaultdict(deque)
             self._remember(name)
@@ -76,8 +76,8 @@ class Scrapes:
 
 @dataclass(frozen=True)
 class Rule:
-    """`holds(scrapes)` says of each rank whether the condition is true, (N,) booleans; `promql` is
-    the same condition for Prometheus. It fires once it has held for `lasts` seconds."""
+    """`holds(scrapes)` returns (N,) booleans, whether the condition is true on each rank; `promql`
+    is the same condition for Prometheus. It fires once it has held for `lasts` seconds."""
 
     name: str
     holds: Callable[[Scrapes], np.ndarray]
@@ -233,7 +233,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Alert:
-    """A rule that fires on a rank; `since`: when it began to fire."""
+    """A rule firing on a rank; `since`: when it began to fire."""
 
     rule: Rule
     rank: int
@@ -245,13 +245,13 @@ class Alert:
 
 
 class Alerts:
-    """`scrape(now, newest)`, in the order of time -> the alerts that fire; `fired`: all so far."""
+    """`scrape(now, newest)`, in time order -> the alerts now firing; `fired`: all so far."""
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self.rules, self.scrapes = rules, Scrapes()
         self.firing: list[Alert] = []
-        self.fired: list[Alert] = []  # each once, when it began
-        self._since: dict[tuple[str, int], float] = {}  # the condition holds since
+        self.fired: list[Alert] = []  # each once, at its start
+        self._since: dict[tuple[str, int], float] = {}  # start of the current true period
         self._begun: dict[tuple[str, int], Alert] = {}
 
     def scrape(self, now: float, newest: dict[int, Sample]) -> list[Alert]:
@@ -273,7 +273,7 @@ class Alerts:
 
 
 def rules_file(rules: Sequence[Rule] = RULES) -> str:
-    """The rules as Prometheus reads them. Strings are quoted as in JSON, which is YAML too."""
+    """The rules in Prometheus's format. Strings are quoted as in JSON, which is valid YAML."""
     lines = [HEAD + "groups:", "  - name: minitrain", "    rules:"]
     for rule in rules:
         lines += [

@@ -1,16 +1,16 @@
-"""A chip's power, temperature and clock: NVIDIA's own (NVML), or those of an emulated H100.
+"""A chip's power, temperature and clock: from NVIDIA's NVML, or of an emulated H100.
 
-    P = P_idle + (P_max - P_idle) · u · clock        power, of the share u of the time it computes
-    C dT/dt = P - (T - T_in) / R                     heat: exact for a P that stays for a while
+    P = P_idle + (P_max - P_idle) · u · clock        power; u: fraction of time spent computing
+    C dT/dt = P - (T - T_in) / R                     heat: exact while P is constant
     T > T_throttle:  clock = P_allowed / P_wanted    the clock that holds T there
 
-A rank whose air is warm, or whose fan fails (a larger R), throttles, computes slowly and makes all
-others wait: one throttled H100 of 16 is a straggler for the whole job. P_max is NVIDIA's data sheet
-(H100 SXM, 700 W); idle power, R and C are assumptions: 75 °C at full power in air of 30 °C, 63% of
-the way in 30 s. An emulated chip's samples are marked `gpu_is_emulated`.
+A rank with warm inlet air, or a failing fan (a larger R), throttles, computes slowly and makes all
+others wait: one throttled H100 of 16 is a straggler for the whole job. P_max is from NVIDIA's data
+sheet (H100 SXM, 700 W); idle power, R and C are assumptions: 75 °C at full power in air of 30 °C,
+63% of the rise in 30 s. An emulated chip's samples are marked `gpu_is_emulated`.
 
-NVML is read by nvidia-ml-py, an optional package: a call takes 10 to 1000 µs of the driver; once a
-second that does not count.
+NVML is read through nvidia-ml-py, an optional package: a call takes 10 to 1000 µs in the driver,
+negligible once a second.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ H100 = Chip(idle_watts=70.0, max_watts=700.0, resistance=45 / 700, capacity=467.
 
 @dataclass
 class Heat:
-    """One chip over time. `resistance` is the chip's times `cooling_fault`: 2 is a fan that fails.
+    """One chip over time. `resistance` is the chip's times `cooling_fault`: 2 models a failing fan.
 
-    `inlet`: °C of its air.
+    `inlet`: air temperature in °C.
     """
 
     chip: Chip = H100
     inlet: float = 30.0
     cooling_fault: float = 1.0
     celsius: float = 30.0
-    clock: float = 1.0  # share of the highest; of the time since the last `advance`
+    clock: float = 1.0  # fraction of the maximum, over the time since the last `advance`
 
     @property
     def resistance(self) -> float:
         return self.chip.resistance * self.cooling_fault
 
     def advance(self, utilisation: float, seconds: float) -> float:
-        """`seconds` in which it computes that share of the time -> its power in watts."""
+        """Advances `seconds` with `utilisation` of the time computing -> power in watts."""
         self.clock = self._clock(utilisation)
         watts = self.chip.watts(utilisation, self.clock)
         settled = self.inlet + self.resistance * watts
@@ -70,7 +70,7 @@ class Heat:
         return watts
 
     def _clock(self, utilisation: float) -> float:
-        """At the limit, as fast as the air can carry the heat away; below it, full speed."""
+        """At the limit, as fast as cooling allows; below it, full speed."""
         chip = self.chip
         wanted = chip.watts(utilisation) - chip.idle_watts
         if self.celsius < chip.throttle_celsius or wanted <= 0:
@@ -80,13 +80,13 @@ class Heat:
 
 
 class EmulatedSensor:
-    """A rank's own H100, as busy as the rank is."""
+    """A rank's own H100, with the rank's utilisation."""
 
     def __init__(self) -> None:
         self.heat = Heat()
 
     def read(self, utilisation: float, seconds: float) -> Sample:
-        """The chip after `seconds` in which it computed that share of the time."""
+        """The chip after `seconds` at this utilisation."""
         watts = self.heat.advance(utilisation, seconds)
         return {
             "gpu_is_emulated": 1,
@@ -99,8 +99,8 @@ class EmulatedSensor:
 
 
 class NvmlSensor:
-    """The sensor of the GPU that torch describes by these properties; found by its bus, since NVML
-    counts all GPUs of the machine and CUDA_VISIBLE_DEVICES may hide some from torch."""
+    """The sensor of the GPU with these torch properties; found by its bus id, since NVML counts all
+    GPUs of the machine and CUDA_VISIBLE_DEVICES may hide some from torch."""
 
     def __init__(self, properties: Any) -> None:
         self.nvml = nvml = optional("reading the GPU's power", "pynvml", "nvidia-ml-py")
@@ -112,13 +112,13 @@ class NvmlSensor:
             raise InputError(f"NVML does not answer for {properties.name}: {error}") from None
         self.xid = 0
         self.errors = None
-        with suppress(nvml.NVMLError):  # not in every container
+        with suppress(nvml.NVMLError):  # not available in every container
             self.errors = nvml.nvmlEventSetCreate()
             kind = nvml.nvmlEventTypeXidCriticalError
             nvml.nvmlDeviceRegisterEvents(self.handle, kind, self.errors)
 
     def read(self, utilisation: float, seconds: float) -> Sample:
-        """The chip as it is now; values that the driver does not give are left out."""
+        """The chip as it is now, without values that the driver does not provide."""
         nvml, handle = self.nvml, self.handle
         values = {
             "gpu_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
@@ -138,7 +138,7 @@ class NvmlSensor:
         return found
 
     def _xid(self) -> int:
-        """The last error since the run began; it waits for none."""
+        """The last error since the run began; does not wait for one."""
         if self.errors is not None:
             with suppress(self.nvml.NVMLError):  # a timeout: no further event
                 while True:
@@ -158,7 +158,7 @@ Sensor = NvmlSensor | EmulatedSensor
 
 
 def find_sensor(device: torch.device) -> Sensor:
-    """NVML's, where the device is CUDA's and nvidia-ml-py is there; else the emulated one."""
+    """NVML's, if the device is CUDA and nvidia-ml-py is installed; else the emulated one."""
     if device.type == "cuda":
         try:
             return NvmlSensor(torch.cuda.get_device_properties(device))

@@ -1,12 +1,12 @@
-"""metrics.jsonl: a sample a line, which anything can read while it grows.
+"""metrics.jsonl: one sample per line, readable while the file grows.
 
     {"time": 1764.2, "step": 41, "loss": 1.318, "parts": {"forward": 0.011, …}, …}
     pandas.read_json("runs/1M-corpus/metrics.jsonl", lines=True)
 
-Rank 0 writes metrics.jsonl, rank 3 metrics.rank-3.jsonl: no rank waits for another, and none for a
-network. A line is one write, so that a kill leaves whole lines but for the last; on a full disk the
-lines wait for room, and the training goes on. Numbers that JSON does not have are "NaN" and
-"Infinity", as in protobuf's JSON.
+Rank 0 writes metrics.jsonl, rank 3 metrics.rank-3.jsonl: no rank waits for another, or for a
+network. Each line is one write, so that a kill leaves whole lines except perhaps the last; on a
+full disk lines are kept until there is room, and training continues. Numbers that JSON lacks are
+"NaN" and "Infinity", as in protobuf's JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minitrain.training.report import Sample
 
 METRICS_FILE = "metrics.jsonl"
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-encoded = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one a line
+encoded = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one per line
 
 
 def metrics_file(folder: str | os.PathLike, rank: int = 0) -> Path:
@@ -42,16 +42,16 @@ def metrics_files(folder: str | os.PathLike) -> dict[int, Path]:
 
 
 class JsonLines:
-    """A sink. A resumed run drops the lines after `done_steps`, since it comes to them again."""
+    """A sink. A resumed run drops the lines after `done_steps`, since it repeats those steps."""
 
     def __init__(self, path: str | os.PathLike, done_steps: int = 0) -> None:
         self.path, self.done_steps = Path(path), done_steps
         self.unwritten: list[bytes] = []  # lines for which there was no room
         self.file: int | None = None
-        self.size = 0  # of the file, to which nobody else writes
+        self.size = 0  # of the file, which has no other writer
 
     def __call__(self, sample: Sample) -> None:
-        if self.file is None:  # not before: until a step is made, the folder may be another run's
+        if self.file is None:  # not earlier: until a step is made, the folder may be another run's
             cut_log(self.path, self.done_steps)
             self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             self.size = os.fstat(self.file).st_size
@@ -62,8 +62,8 @@ class JsonLines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.size += len(lines)
             self.unwritten.clear()
-        except OSError as error:  # a full disk: the training goes on
-            os.ftruncate(self.file, self.size)  # not half a line
+        except OSError as error:  # a full disk: training continues
+            os.ftruncate(self.file, self.size)  # no partial line
             if len(self.unwritten) == 1:
                 print(f"\n{self.path}: {error.strerror}; its lines wait for room", file=sys.stderr)
 
@@ -89,7 +89,7 @@ def _spelled(value: Any) -> Any:
 
 
 def cut_log(path: Path, steps: int) -> None:
-    """Keeps the lines of the first `steps` steps, and of the sessions that ended by then."""
+    """Keeps the lines of the first `steps` steps, and of sessions that ended by then."""
     kept, step = [], 0
     for sample in read_lines(path):
         step = sample.get("step", step)
@@ -99,7 +99,7 @@ def cut_log(path: Path, steps: int) -> None:
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[Sample]:
-    """All samples; half a line, of a kill, is left out."""
+    """All samples; skips a partial line left by a kill."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file:
             with suppress(ValueError):
@@ -107,7 +107,7 @@ def read_lines(path: str | os.PathLike) -> Iterator[Sample]:
 
 
 def parsed(line: bytes) -> Sample:
-    """ValueError where it is no whole line of a sample."""
+    """The sample in a line; ValueError if it is not a complete one."""
     sample = json.loads(line)
     if not isinstance(sample, dict):
         raise ValueError(f"a line holds {line[:40]!r} and no sample")

@@ -1,9 +1,9 @@
-"""TensorBoard and Weights & Biases as sinks, both optional packages, at one sample a second.
+"""TensorBoard and Weights & Biases as sinks, both optional packages, one sample a second.
 
     tensorboard --logdir runs/NAME/tensorboard
-    wandb sync runs/NAME/wandb/offline-run-…      uploads, if you wish: nothing is sent before
+    wandb sync runs/NAME/wandb/offline-run-…      uploads, on request: nothing is sent before
 
-Every number of a sample is a scalar at its step; parts of a step are grouped under `parts/`.
+Every number of a sample becomes a scalar at its step; step parts are grouped under `parts/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALWAYS = ("held_out", "ended")
 
 
 class TensorBoard:
-    """A sink; give it to `Thinned`, since a scalar costs some 30 µs."""
+    """A sink; wrap it in `Thinned`, since a scalar costs some 30 µs."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         optional("--log-to tensorboard", "tensorboard")
@@ -37,7 +37,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A sink that works offline, without an account; give it to `Thinned`."""
+    """A sink that works offline, without an account; wrap it in `Thinned`."""
 
     def __init__(self, folder: str | os.PathLike) -> None:
         wandb = optional("--log-to wandb", "wandb")
@@ -59,7 +59,7 @@ class Wandb:
 
 
 def flat(sample: Sample) -> dict[str, float]:
-    """Its numbers: {"loss": 1.3, "parts/forward": 0.01}."""
+    """The sample's numbers: {"loss": 1.3, "parts/forward": 0.01}."""
     numbers = {}
     for name, value in sample.items():
         if isinstance(value, dict):
@@ -70,10 +70,10 @@ def flat(sample: Sample) -> dict[str, float]:
 
 
 class Thinned:
-    """`sink` gets the first sample of each second, and each that has an evaluation or an end.
+    """Gives `sink` the first sample of each second, and each with an evaluation or the run's end.
 
-    A step of a small model takes a few milliseconds, and a writer of TensorBoard's half of one.
-    Skipped samples are merged into the next: a value that comes once a minute is not lost.
+    A step of a small model takes a few milliseconds, and TensorBoard's writer half of one.
+    Skipped samples are merged into the next, so a value that comes once a minute is not lost.
     """
 
     def __init__(self, sink: Sink) -> None:

@@ -1,14 +1,14 @@
 """Per-step measurements of a rank: parts of the step, waits, bytes, memory, hardware.
 
     data ▌ forward ▌ backward ····waits···· ▌ average ··waits·· ▌ optimizer ▌ between
-         └──────────── compute ─────────────┴── less what waits: "communication" ──┘
+         └──────────── compute ─────────────┴── minus the waits: "communication" ──┘
 
 Time is that of the group's clock: real, or the logical one of an emulated fabric. A rank that waits
-for others does not compute: so slow ranks stand out (stragglers.py); but NCCL lets the GPU wait and
-not the rank, so that there the two are one, until they are timed on the GPU. Parts and
-communication add up to the step. What changes slowly is looked at once a second. Cost, with the
-line in metrics.jsonl: 30 µs in a loop of its own, 170 µs after a step, which has taken the caches
-(medians on a busy core of a server's CPU): 1% of a step of 18 ms.
+for others does not compute, so slow ranks stand out (stragglers.py). With NCCL the GPU waits, not
+the rank, so computing and waiting cannot be separated without timing the GPU. Parts and
+communication add up to the step. Slowly changing values are read once a second. Cost, with the line
+in metrics.jsonl: 30 µs in a loop of its own, 170 µs after a step, which evicts the caches (medians
+on a busy core of a server's CPU): 1% of a step of 18 ms.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from minitrain.training.report import Sample
 
 COMPUTED = ("forward", "backward", "average", "optimizer", "step")
 MINUTE = 60.0
-APART = 0.5  # seconds between two looks at one clock, at most
+APART = 0.5  # minimum interval between two reads of one clock
 
 
 @dataclass
 class Highest:
-    """The highest deviation of a series in the last minute: a scrape once a minute misses none."""
+    """The highest deviation of a series in the last minute: a scrape a minute misses none."""
 
     running: Running = field(default_factory=Running)
     recent: deque[tuple[float, float]] = field(default_factory=deque)  # falling from left to right
     warmup: int = 25  # ZClip's, in values
 
     def add(self, value: float, now: float) -> float | None:
-        """None while the mean is not yet one."""
+        """The highest deviation; None until the mean is established."""
         while self.recent and self.recent[0][0] < now - MINUTE:
             self.recent.popleft()
         if math.isfinite(value):
@@ -63,10 +63,10 @@ class Highest:
 
 
 class Meter:
-    """`Reporter(measure=Meter(parts))`, where `parts.begin` was given to `train`.
+    """`Reporter(measure=Meter(parts))`, where `parts.begin` was passed to `train`.
 
-    `trace`: the rank's, of its group. `sensor`: of the chip. `checkpoints_in`: the run's folder,
-    saved to every `interval` seconds. `stalled`: seconds so far in which saves held up the run.
+    `trace`: of the rank's group. `sensor`: of its chip. `checkpoints_in`: the run's folder, saved
+    to every `interval` seconds. `stalled`: seconds so far in which saves blocked the run.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Meter:
         self.process, self.began = psutil.Process(), time.time()
         self.loss_z, self.norm_z = Highest(), Highest()
         self.seen = len(trace.ops) if trace else 0
-        self.busy = self.elapsed = 0.0  # since the sensor was last asked
+        self.busy = self.elapsed = 0.0  # since the sensor was last read
         self.next_look = -math.inf
         self.spans, self.ops = parts.take(), []  # of the last step
 
@@ -148,17 +148,17 @@ class Meter:
         return self.process.memory_info().rss
 
     def _last_checkpoint(self) -> float:
-        """Time of the newest checkpoint of this run or of the one it resumes; before any, the
-        start."""
+        """Time of the newest checkpoint of this run or of the one it resumes; the run's start if
+        there is none."""
         saved = checkpoints(self.folder) if self.folder else []
         try:
             return max(saved[-1].stat().st_mtime, self.began) if saved else self.began
-        except FileNotFoundError:  # replaced by a newer one in this moment
+        except FileNotFoundError:  # replaced by a newer one just now
             return self.began
 
 
 def split_by_part(spans: list[Span], waits: list[Interval]) -> dict[str, float]:
-    """Seconds by part: the waits taken out of the parts, and added up as "communication"."""
+    """Seconds per part: waits are subtracted from the parts, and summed as "communication"."""
     seconds: dict[str, float] = {}
     waited = 0.0
     for name, start, end in spans:

@@ -1,8 +1,8 @@
-"""The names in a sample, with their units: in the file, on the page, and for Prometheus.
+"""The names in a sample, with units: in the file, on the page, and for Prometheus.
 
-One sample after each step of each rank; a name that is not in it has the value it had before. What
-is measured on one rank differs by rank (its compute, its data, its chip); loss, norm and rate are
-the same on all. Prometheus has each as `minitrain_NAME`, with the labels `run` and `rank`.
+One sample after each step of each rank; a name missing from it keeps its previous value. Local
+measurements differ by rank (its compute, its data, its chip); loss, norm and rate are the same on
+all. Prometheus has each as `minitrain_NAME`, with the labels `run` and `rank`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMMUNICATION, BETWEEN = "communication", "between"
 class Metric:
     words: str
     unit: str = ""
-    grows: bool = False  # a counter: only its increase says anything
+    grows: bool = False  # a counter: only its increase is meaningful
 
 
 METRICS = {
@@ -57,5 +57,5 @@ METRICS = {
 
 
 def exposed_name(name: str) -> str:
-    """As Prometheus has it: "minitrain_loss", and of a counter "minitrain_step_total"."""
+    """The Prometheus name: "minitrain_loss", or for a counter "minitrain_step_total"."""
     return f"{PREFIX}{name}{'_total' if METRICS[name].grows else ''}"

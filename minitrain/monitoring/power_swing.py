@@ -1,13 +1,13 @@
-"""Power swings of a job as the grid sees them: all chips compute at once and wait at once, many
+"""Power swings of a job as the grid sees them: all chips compute and wait at the same times, many
 times a minute.
 
     P    ┌──┐ ┌──┐ ┌──┐     tens of megawatts up and down with every step: generators and
          │  └─┘  └─┘  └─   transformers have limits for it between 0.1 and 20 Hz
 
-Two cures, and what they cost: chips compute on while they wait (dummy work: no swing, more energy),
-or groups of ranks work at different times (staggered: the same energy, and only where the steps
+Two remedies and their costs: chips keep computing while they wait (dummy work: no swing, more
+energy), or groups of ranks work at different times (staggered: the same energy, but only if steps
 need not end together). Emulated. Sources: Llama 3, arXiv 2407.21783, section 3.3.4 (tens of
-megawatts); Choukse et al. 2025, arXiv 2508.14318 (limits and cures).
+megawatts); Choukse et al. 2025, arXiv 2508.14318 (limits and remedies).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BAND = (0.1, 20.0)  # Hz
 
 @dataclass(frozen=True)
 class JobPower:
-    """Watts of all chips, each `dt` seconds."""
+    """Total watts of all chips, every `dt` seconds."""
 
     watts: np.ndarray  # (S,)
     dt: float
@@ -38,7 +38,7 @@ class JobPower:
         return float(self.watts.mean())
 
     def spectrum(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hz, and the amplitude in watts at each, (S/2,) both; without the mean."""
+        """Frequencies in Hz and amplitudes in watts, (S/2,) both; without the mean."""
         amplitudes = np.abs(np.fft.rfft(self.watts)) * 2 / len(self.watts)
         return np.fft.rfftfreq(len(self.watts), self.dt)[1:], amplitudes[1:]
 
@@ -64,8 +64,8 @@ def job_power(
 ) -> JobPower:
     """A job whose ranks compute, then wait for each other, step after step.
 
-    dummy: share of full work that a chip does while it waits. groups: this many begin their steps
-    evenly spread over one.
+    dummy: share of full work that a chip does while it waits. groups: number of groups, whose steps
+    start evenly spaced over one step.
     """
     if not 0 <= dummy <= 1 or groups < 1 or min(compute_seconds, wait_seconds, dt) <= 0:
         raise InputError(
@@ -73,7 +73,7 @@ def job_power(
             f"waiting, dt={dt}: give a share, 1 group or more, and times over 0"
         )
     step = compute_seconds + wait_seconds
-    times = np.arange(0, seconds, dt) + dt / 2  # (S,): what is so in the middle of each
+    times = np.arange(0, seconds, dt) + dt / 2  # (S,): the middle of each interval
     place = (times[:, None] - np.arange(groups) * step / groups) % step  # (S, groups)
     busy = np.where(place < compute_seconds, 1.0, dummy)
     watts = chip.idle_watts + (chip.max_watts - chip.idle_watts) * busy

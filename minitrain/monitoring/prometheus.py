@@ -1,11 +1,11 @@
-"""A Prometheus endpoint: http://HOST:PORT/metrics, one of each rank, always the newest sample.
+"""A Prometheus endpoint: http://HOST:PORT/metrics, one per rank, always with the newest sample.
 
     # TYPE minitrain_loss gauge
     minitrain_loss{rank="0",run="1M-corpus"} 1.318
     minitrain_part_seconds{part="forward",rank="0",run="1M-corpus"} 0.011
 
-A thread of its own answers, also when the rank hangs: then `minitrain_time` stands still, and the
-rule RunStalled fires. A step costs the update of one dict; the text is made when it is asked for.
+A separate thread answers, even if the rank hangs: then `minitrain_time` stands still, and the rule
+RunStalled fires. A step costs one dict update; the text is made on request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LABELS = ("run", "rank")
 
 
 class Prometheus:
-    """A sink that serves at `port`; 0: any that is free. `address`: 0.0.0.0 for other machines."""
+    """A sink that serves at `port`; 0: any free one. `address`: 0.0.0.0 for other machines."""
 
     def __init__(self, run: str, rank: int, port: int, address: str = "127.0.0.1") -> None:
         client = optional("--metrics-port", "prometheus_client", "prometheus-client")
@@ -43,7 +43,7 @@ class Prometheus:
         self.newest = {**self.newest, **sample}  # replaced: the other thread may be reading
 
     def collect(self) -> Iterator[Any]:
-        """For the registry: what is known now."""
+        """Yields the current values for the registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         newest = self.newest

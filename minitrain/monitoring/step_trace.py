@@ -1,10 +1,10 @@
-"""A step for Perfetto and chrome://tracing: each rank's work, and what was on the wire.
+"""One step for Perfetto and chrome://tracing: each rank's work and communication.
 
     trace-step-20.json     rank 0  compute        ▌data▌ forward ▌  backward  ▌avg▌opt▌
                                    communication            ▌all_reduce▌all_reduce▌
                                    waits                                   ▌····▌
 Open it at https://ui.perfetto.dev (the file stays on your machine). Chrome's trace event format: a
-complete event ("X") has a begin and a duration in µs; a process is a rank, a thread a row.
+complete event ("X") has a start and a duration in µs; a process is a rank, a thread a row.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def events(
 
 
 class StepTracer:
-    """A callback for `train`, on every rank, after the `Reporter` that asks `meter`: the step `at`
-    goes to `folder`/trace-step-N.json."""
+    """A callback for `train`, on every rank, after the `Reporter` that uses `meter`: writes step
+    `at` to `folder`/trace-step-N.json."""
 
     def __init__(
         self, folder: str | os.PathLike, at: int, meter: Meter, group: Group | None = None
@@ -96,7 +96,7 @@ class StepTracer:
 
 def clock_shift(group: Group | None, now: Callable[[], float], start: float) -> float:
     """Seconds to add to this rank's clock so that the first rank's `start` is 0 on all; clocks of
-    several machines differ by what NTP leaves."""
+    several machines still differ by NTP's error."""
     if group is None:
         return -start
     to_epoch = 0.0 if group.clock.emulated else to_time_of_day(now)

@@ -1,4 +1,4 @@
-"""The emulated network: links with a latency and a bandwidth, fabrics, each rank's logical clock.
+"""The emulated network: links with latency and bandwidth, fabrics, each rank's logical clock.
 
 from minitrain.network import FABRICS, Fabric, Link
 """

@@ -1,17 +1,17 @@
-"""Emulated clusters: real tensors, and a logical clock on each rank beside them.
+"""Emulated clusters: real tensors, with a logical clock on each rank.
 
-`launch(fn, ranks=8, fabric="h100-nvlink")` runs the ranks on this machine, every value real, and
-asks the clock what the same run would have taken there:
+`launch(fn, ranks=8, fabric="h100-nvlink")` runs the ranks on this machine, with real values, and
+the clock gives the time the same run would have taken there:
 
     compute        the CPU seconds that the rank's thread used · compute_scale
     communication  alpha-beta links (`links.py`): NVLink inside a node, a network between nodes
-    wait()         joins the two: compute goes on when the operation is done
+    wait()         joins the two: compute resumes when the operation is done
 
     compute   |--backward 3--|--backward 2--|--backward 1--|·wait·|--optimizer--|
     link                     |---bucket 0---|---bucket 1----------|
 
-What is left out: kernel launches, memory limits, other jobs on the network, and the GPU's own way
-with small matrices. It is an emulation, and every figure from it says so.
+It leaves out kernel launches, memory limits, other jobs on the network, and a GPU's behaviour with
+small matrices. It is an emulation, and every figure from it says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Device:
     flops: float | None = None
 
 
-H100 = Device("H100 SXM, bf16", 794.5e12)  # best matmul measured by mamf-finder, ml-engineering
+H100 = Device("H100 SXM, bf16", 794.5e12)  # best matmul that mamf-finder of ml-engineering measured
 A100 = Device("A100 SXM, bf16", 271.2e12)
 
 
@@ -43,9 +43,9 @@ A100 = Device("A100 SXM, bf16", 271.2e12)
 class Fabric:
     """Devices, `ranks_per_node` to a node, with links inside and between the nodes.
 
-    `compute_scale` turns a CPU second into device seconds; None: this machine's measured rate of
-    one thread over the device's. `payload_scale` lets a small tensor stand for one that many times
-    its size: with 1000, a 1M-parameter model's gradients cost what a 1B-parameter model's would.
+    `compute_scale` turns a CPU second into device seconds; None: the measured rate of one thread of
+    this machine over the device's. `payload_scale` lets a small tensor stand for a larger one: with
+    1000, a 1M-parameter model's gradients cost what a 1B-parameter model's would.
     Communication costs no compute: the network card does the work.
     """
 
@@ -66,11 +66,11 @@ class Fabric:
                 raise InputError(f"{name} = {value}: a factor on time or bytes, give more than 0")
 
     def seconds(self, kind: str, nbytes: float, ranks: Sequence[int]) -> float:
-        """One operation of `nbytes` among these global ranks, from when the last one is there.
+        """Seconds for `nbytes` among these global ranks, from the arrival of the last one.
 
-        Across nodes it runs in two levels, as NCCL does: inside each node, and between the nodes
-        with the N/nodes-th part on each rank's own network card. The levels are pipelined: their
-        latencies add up, and the slower one sets the pace.
+        Across nodes it runs in two levels, as NCCL does: inside each node, and between the nodes,
+        where each rank's own network card carries nodes/N of the data. The levels are pipelined:
+        their latencies add up, and the slower one limits the bandwidth.
         """
         nbytes = nbytes * self.payload_scale
         per_node = Counter(rank // self.ranks_per_node for rank in ranks)
@@ -86,7 +86,7 @@ class Fabric:
         self, kind: str, nbytes: float, between: LinkModel, local: int, nodes: int
     ) -> float:
         share = nbytes if kind == "broadcast" else nbytes / local
-        if kind == "all_to_all":  # what leaves the node is (nodes-1)/nodes of all, on one card
+        if kind == "all_to_all":  # (nodes-1)/nodes of the data leaves the node, on one card
             share = nbytes
         # an all-reduce is a reduce-scatter inside, all-reduces between, and an all-gather inside
         parts = ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,)
@@ -97,7 +97,7 @@ class Fabric:
         return latency_inside + latency_across + max(inside, across)
 
     def resolved(self) -> Fabric:
-        """The same with `compute_scale` as a number: measured here, once, where it was None."""
+        """The same with `compute_scale` as a number: measured here, once, if it was None."""
         if self.compute_scale is not None:
             return self
         if self.device.flops is None:
@@ -146,7 +146,7 @@ def h100_infiniband() -> Fabric:
 
 
 def ethernet_25g() -> Fabric:
-    """One A100 to a machine, 25 Gb/s Ethernet between the machines."""
+    """One A100 per machine, 25 Gb/s Ethernet between the machines."""
     inside = a100_nvlink().inside
     return Fabric("ethernet-25g", A100, inside, LinkModel(ETHERNET_25G), ranks_per_node=1)
 

@@ -3,7 +3,7 @@
     seconds = steps · α + bytes on the busiest link · β        (Hockney 1994)
 
 α is the latency of one step in seconds, β the seconds per byte (1/bandwidth). A collective of S
-bytes on N ranks takes the steps and bytes of its usual algorithm (ring, or tree for a broadcast).
+bytes on N ranks has the steps and bytes of its usual algorithm (ring, or tree for a broadcast).
 `S` is always the full buffer: a reduce-scatter's input, an all-gather's output.
 
 Published sweeps give *bus bandwidth*: busbw = bytes on the busiest link / seconds, which for an
@@ -26,7 +26,7 @@ KINDS = ("send", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "all
 
 
 def steps(kind: str, ranks: int) -> int:
-    """Messages one after the other on the critical path."""
+    """Sequential messages on the critical path."""
     doublings = math.ceil(math.log2(ranks)) if ranks > 1 else 0
     ring = ranks - 1
     counts = {
@@ -59,7 +59,7 @@ def wire_fraction(kind: str, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Link:
-    """α in seconds a step, β in seconds a byte."""
+    """α in seconds per step, β in seconds per byte."""
 
     alpha: float
     beta: float
@@ -80,7 +80,7 @@ class Link:
 
 @dataclass(frozen=True)
 class LinkModel:
-    """A link for everything, and others for the kinds of operation that measured differently."""
+    """A default link, and separate ones for kinds of operation that were measured apart."""
 
     default: Link
     kinds: Mapping[str, Link] = field(default_factory=dict)
@@ -113,12 +113,12 @@ def fit(sweep: Sweep) -> Link:
             wire_fraction(sweep.kind, sweep.ranks) * sizes,
         ],
         axis=1,
-    )  # (points, 2): what α and β are multiplied by
+    )  # (points, 2): the coefficients of α and β
     weighted = design / seconds[:, None]
     alpha, beta = np.linalg.lstsq(weighted, np.ones_like(seconds), rcond=None)[0]
-    if alpha < 0:  # the sizes are too large to see a latency: β alone
+    if alpha < 0:  # the sizes are too large to show a latency: β alone
         alpha, beta = 0.0, weighted[:, 1].sum() / (weighted[:, 1] ** 2).sum()
-    elif beta < 0:  # too small to see a bandwidth: α alone
+    elif beta < 0:  # too small to show a bandwidth: α alone
         alpha, beta = weighted[:, 0].sum() / (weighted[:, 0] ** 2).sum(), 0.0
     return Link(float(alpha), float(beta))
 

@@ -1,13 +1,13 @@
-"""The clock of an emulated rank: the time as it would be on the fabric, while the run is real.
+"""The clock of an emulated rank: time as it would pass on the fabric, while the run is real.
 
 Two streams a rank, as on a GPU: compute, which advances by the CPU time of the rank's own thread,
-and communication. A collective starts when its last rank has issued it and the one before it on the
-same group is done; it lasts as long as the fabric's links say. A message leaves when the sender's
+and communication. A collective starts when its last rank has issued it and the one before it in the
+same group is done; its duration comes from the fabric's links. A message leaves when the sender's
 outgoing link is free, takes S·β on it, arrives α later, and takes S·β on the receiver's incoming
-link (LogGP, Alexandrov et al. 1995). `wait()` sets compute to the end of the operation.
+link (LogGP, Alexandrov et al. 1995). `wait()` advances compute to the end of the operation.
 
-To know when the others issued, each operation carries one number of its own: the time of issue,
-8 bytes on the same process group, that no trace counts.
+To learn when the others issued it, each operation carries one extra number: the time of issue,
+8 bytes on the same process group, which no trace counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAMP_TAG = 1  # the rank's own messages have tag 0
 
 @dataclass(eq=False)
 class Pending:
-    """An operation under way: its stamp (a time, 8 bytes), and the ranks that take part."""
+    """An operation in flight: its stamp (a time, 8 bytes), and the participating ranks."""
 
     op: Op
     stamp: torch.Tensor  # (1,) float64
@@ -39,7 +39,7 @@ class Pending:
     stream: Stream | None = None  # a collective's
 
     def stamped(self) -> float:
-        """Waits for the stamp and returns it, as often as it is asked for."""
+        """Waits for the stamp and returns it; may be called repeatedly."""
         if self.work is not None:
             self.work.wait()
             self.work = None
@@ -48,7 +48,7 @@ class Pending:
 
 @dataclass
 class Stream:
-    """The collectives of one process group, one after the other."""
+    """The collectives of one process group, one after another."""
 
     free_at: float = 0.0
     queue: deque[Pending] = field(default_factory=deque)
@@ -72,7 +72,7 @@ class LogicalClock:
         self.cpu_seconds = time.thread_time()
 
     def now(self) -> float:
-        """Compute and waiting up to here. Communication's own CPU time is left out."""
+        """Compute and waiting so far, without the CPU time of communication itself."""
         cpu = time.thread_time()
         if self.computing:
             self.seconds += (cpu - self.cpu_seconds) * self.fabric.compute_scale
@@ -80,13 +80,13 @@ class LogicalClock:
         return self.seconds
 
     def advance(self, seconds: float) -> None:
-        """Compute whose duration is known, and so need not be measured: `seconds` of the fabric."""
+        """Adds compute of known duration, which need not be measured: `seconds` of the fabric."""
         self.seconds = self.now() + seconds
 
     def first_byte(self, op: Op) -> float:
         """The time at which a message for this rank begins to arrive, before or after now.
 
-        Known as soon as it was really sent; this rank's own time stands still until then.
+        Known once the message was really sent; until then this rank's own time stands still.
         """
         self.now()
         self.computing = False
@@ -96,7 +96,7 @@ class LogicalClock:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Makes waits inside the block free: a thread beside the rank's own does the waiting."""
+        """Makes waits inside the block free: for a thread beside the rank's own that waits."""
         here = self.now()
         yield
         self.now()
@@ -121,12 +121,12 @@ class LogicalClock:
         self.computing = False
 
     def done(self, op: Op) -> None:
-        """Joins the streams: compute goes on when the operation is over, or at once if it is."""
+        """Joins the streams: compute resumes when the operation ends, at once if it has ended."""
         entry = self.pending.pop(id(op))
         if op.kind == "recv":
             self._receive(entry)
         elif op.kind == "send":
-            entry.stamped()  # it is on its way; when it is over was known at once
+            entry.stamped()  # it is in flight; its end was known at once
         else:
             self._finish_up_to(entry)
         op.done = self.seconds = max(self.seconds, op.finished)
@@ -144,7 +144,7 @@ class LogicalClock:
         return Pending(op, stamp, work, members)
 
     def _receive(self, entry: Pending) -> None:
-        """The first byte is here at the stamp; the last one when the incoming link has had it."""
+        """The first byte arrives at the stamp, the last once the incoming link has carried it."""
         stamp = entry.stamped()
         _, on_the_wire = self._message_seconds(entry.op, entry.members)
         started = max(stamp, self.received_until)
@@ -167,7 +167,7 @@ class LogicalClock:
         return entry
 
     def _finish_up_to(self, last: Pending) -> None:
-        """Ends the collectives of the group in the order in which they were issued."""
+        """Ends the collectives of the group in order of issue."""
         stream = last.stream
         while last.op.finished is None:
             entry = stream.queue.popleft()

@@ -1,4 +1,4 @@
-"""Optimizers, each written out and then fast: AdamW, SGD, Lion, Adafactor, 8-bit Adam; parameter
+"""Optimizers, each in plain and in fast form: AdamW, SGD, Lion, Adafactor, 8-bit Adam; parameter
 groups, clipping, learning rates.
 
     from minitrain.optimizers import Adam8bit, parameter_groups

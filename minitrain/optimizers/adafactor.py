@@ -1,10 +1,10 @@
-"""Adafactor: Adam's second moment of a matrix, kept as one number a row and one a column.
+"""Adafactor: Adam's second moment of a matrix, factored into one number per row and per column.
 
     R_i = mean over columns of g^2     C_j = mean over rows of g^2     v_ij ~ R_i C_j / mean(R)
 
-Exact where g^2 has rank 1, and the best such guess otherwise (least generalized divergence). No
-first moment. The means forget less and less, beta2 = 1 - t^-0.8; a step is as long as the weights
-are (lr times their root mean square), and a step of unusual length is cut to the usual one.
+Exact if g^2 has rank 1, else the best rank-1 estimate (least generalized divergence). No first
+moment. The averages forget less and less, beta2 = 1 - t^-0.8; the step size is relative to the
+weights (lr times their root mean square), and unusually long steps are clipped to the usual length.
 Cost: 4 (R + C) bytes for a matrix of R C parameters. Paper: Shazeer & Stern 2018
 (arXiv:1804.04235). Shapes: R rows  C columns.
 """
@@ -18,14 +18,14 @@ from minitrain.optimizers.adamw import OneByOne
 
 
 class Adafactor(OneByOne):
-    """`lr` is relative to the weights' size, and falls as 1/sqrt(t) once that is smaller."""
+    """`lr` is relative to the weights' size, and decays as 1/sqrt(t) once that is smaller."""
 
     def __init__(
         self,
         parameters,
         lr: float = 1e-2,
         beta2_decay: float = -0.8,
-        smallest_weight: float = 1e-3,  # for the size of weights that begin at 0
+        smallest_weight: float = 1e-3,  # minimum size, for weights that start at 0
         clip: float = 1.0,
         weight_decay: float = 0.0,
     ):
@@ -52,7 +52,7 @@ class Adafactor(OneByOne):
 
 
 def second_moment(grad: Tensor, state: dict, new_part: float, eps: float) -> Tensor:
-    """Lets `new_part` of this gradient into the means, and gives the estimate of g^2."""
+    """Adds this gradient to the averages with weight `new_part`; returns the estimate of g^2."""
     if grad.ndim < 2:
         return state["square"].lerp_(grad.square(), new_part).clone()
     rows, columns = state["rows"], state["columns"]

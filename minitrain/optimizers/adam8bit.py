@@ -1,14 +1,14 @@
-"""Adam with its two means in 8 bits each: 2 bytes of state a parameter for 8.
+"""Adam with its two moments in 8 bits each: 2 bytes of state a parameter instead of 8.
 
-The means of a tensor span many powers of ten, so the 256 levels lie like floats with a moving
-point (a dynamic map): few leading zeros, many digits; many zeros, few digits. Blocks of 256 have
-a scale each, so that an outlier spoils its own block only. Steps are computed in float32.
+The moments of a tensor span many powers of ten, so the 256 levels are spaced like floats with a
+moving point (a dynamic map): few leading zeros, many digits; many zeros, few digits. Blocks of 256
+have a scale each, so that an outlier affects only its own block. Steps are computed in float32.
 
     signed m      ±[1e-7 .. 1], 127 levels each, and 0
     unsigned v     [1e-7 .. 1], 254 levels, 0 and 1
 
-A v that is rounded to 0 under an m that is not makes the step m / eps: a v above 0 gets at least
-the lowest level. Within 5% of float32's way after 60 steps (tests/…/test_rules.py).
+If v is rounded to 0 but m is not, the step is m / eps: so a v above 0 gets at least the lowest
+level. Within 5% of float32's trajectory after 60 steps (tests/…/test_rules.py).
 Cost: 2 + 8/256 bytes a parameter. Paper: Dettmers et al. 2022 (arXiv:2110.02861). Labs: e04, e07.
 Shapes: P parameters  b block  K = ⌈P/b⌉ blocks.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from minitrain.optimizers.adamw import NaiveAdamW
 
 BLOCK = 256
-SMALL = 4096  # parameters; smaller tensors (norms, biases) are few bytes, and stay in float32
+SMALL = 4096  # parameters; smaller tensors (norms, biases) take few bytes, and stay in float32
 DECADES = 7
 
 
@@ -32,8 +32,8 @@ DECADES = 7
 def dynamic_map(signed: bool) -> Tensor:
     """The 256 levels, ascending, from -1 or 0 to 1.
 
-    In the decade [10^-k-1, 10^-k] the magnitudes are the middles of equal parts: 2^(6-k) of them,
-    twice as many where no bit is spent on a sign. Each further zero costs one bit of fraction.
+    In the decade [10^-k-1, 10^-k] the magnitudes are the midpoints of equal intervals: 2^(6-k) of
+    them, twice as many without a sign bit. Each further leading zero costs one fraction bit.
     """
     levels = []
     for decade in range(DECADES):
@@ -47,7 +47,7 @@ def dynamic_map(signed: bool) -> Tensor:
 
 
 def quantize_blocks(x: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
-    """x of P numbers -> the nearest levels (K, b) uint8, of each block's scale (K, 1)."""
+    """x of P numbers -> the nearest levels (K, b) uint8, and the scale of each block (K, 1)."""
     blocks = F.pad(x.flatten(), (0, -x.numel() % BLOCK)).unflatten(0, (-1, BLOCK))  # (K, b)
     scale = blocks.abs().amax(dim=1, keepdim=True)
     levels = dynamic_map(signed).to(x.device)
@@ -55,7 +55,7 @@ def quantize_blocks(x: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     fraction = blocks / scale.clamp(min=torch.finfo(torch.float32).tiny)
     codes = torch.bucketize(fraction, middles, out_int32=True)
     if not signed:
-        codes.clamp_(min=(blocks > 0).int())  # level 0 is for 0 alone
+        codes.clamp_(min=(blocks > 0).int())  # level 0 is reserved for exact 0
     return codes.to(torch.uint8), scale
 
 
@@ -68,7 +68,7 @@ def dequantize_blocks(codes: Tensor, scale: Tensor, signed: bool, like: Tensor) 
 
 
 class Adam8bit(NaiveAdamW):
-    """AdamW's rule and AdamW's rates, over means in 8 bits."""
+    """AdamW's rule and AdamW's rates, with moments in 8 bits."""
 
     def start(self, weight: Tensor, group: dict) -> dict:
         zeros = weight.new_zeros(weight.shape, dtype=torch.float32)
@@ -93,7 +93,7 @@ class Adam8bit(NaiveAdamW):
 
 
 def read(state: dict, name: str, signed: bool, weight: Tensor) -> Tensor:
-    """A mean in float32, from 8 bits or, in a small tensor, as it is."""
+    """A moment in float32, from 8 bits or, for a small tensor, as stored."""
     if name in state:
         return state[name]
     return dequantize_blocks(state[f"{name}_codes"], state[f"{name}_scale"], signed, weight)

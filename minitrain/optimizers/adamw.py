@@ -1,4 +1,4 @@
-"""AdamW: gradient descent, each coordinate's step divided by that coordinate's usual size.
+"""AdamW: gradient descent with each coordinate's step divided by that coordinate's usual size.
 
     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2       (running means of g and g^2)
     w <- w - lr decay w - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
@@ -17,23 +17,23 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.optimizers.groups import parameter_groups
 
-RANGES = {  # of settings: from, and to less than
+RANGES = {  # of settings: lower bound, and exclusive upper bound
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), (0, math.inf)),
     **dict.fromkeys(("smallest_weight", "clip"), (0, math.inf)),
     "betas": (0, 1),
     "beta2_decay": (-math.inf, 0),
 }
-OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # settings of torch's, if they are on
-CACHED = 2**16  # numbers in a piece: with g, m, v and a temporary, 1.3 MB of float32
+OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # refused if on
+CACHED = 2**16  # numbers per piece: with g, m, v and a temporary, 1.3 MB of float32
 
 
 class OneByOne(torch.optim.Optimizer):
-    """A rule that moves one parameter after the other: `start` makes its state, `move` its step."""
+    """A rule applied to one parameter after another: `start` makes its state, `move` its step."""
 
     takes_complex = False
 
     def add_param_group(self, param_group: dict) -> None:
-        """torch's; InputError for settings that no step can be made with, and complex weights."""
+        """As torch's; raises InputError for invalid settings, and for complex weights."""
         super().add_param_group(param_group)
         try:
             self._check(self.param_groups[-1])
@@ -69,7 +69,7 @@ class OneByOne(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
-        """Moves each parameter that has a gradient; `closure` is torch's convention, and unused."""
+        """Updates each parameter that has a gradient; `closure` is torch's convention, unused."""
         assert closure is None, "gradients come from backward() here, not from a closure"
         for group in self.param_groups:
             for weight in group["params"]:
@@ -80,7 +80,7 @@ class OneByOne(torch.optim.Optimizer):
                     self.move(weight, weight.grad, group, state)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """torch's, which casts every state to its weight's dtype: each gets its own back."""
+        """As torch's, which casts states to the weight's dtype: this restores the saved dtype."""
         for group in state_dict["param_groups"]:
             self._check({**group, "params": ()})
             if missing := sorted(self.defaults.keys() - group.keys()):
@@ -100,15 +100,15 @@ class OneByOne(torch.optim.Optimizer):
         for index, saved in state_dict["state"].items():
             own = self.state[weights[index][0]]
             for name, value in saved.items():
-                if value is None:  # SGD's before its first momentum
+                if value is None:  # SGD before its first momentum
                     del own[name]
                 elif isinstance(value, Tensor):
                     own[name] = value.to(own[name].device, copy=True)
-                else:  # older steps of torch's
+                else:  # step counts of older torch
                     own[name] = torch.tensor(float(value))
 
     def _check_state(self, weight: Tensor, group: dict, saved: dict) -> None:
-        """InputError where it is another rule's state, or of a weight of another shape."""
+        """Raises InputError for another rule's state, or a weight of another shape."""
         name, wanted = type(self).__name__, self.start(weight, group)
         other = sorted(n for n in wanted.keys() ^ saved.keys() if saved.get(n, "") is not None)
         if saved and other:
@@ -127,9 +127,9 @@ class OneByOne(torch.optim.Optimizer):
 
 
 class NaiveAdamW(OneByOne):
-    """AdamW as the formula reads, one parameter after the other, each a dozen passes over memory.
+    """AdamW as the formula reads, one parameter after another, a dozen passes over memory each.
 
-    State and `state_dict` are laid out as torch's, so that one can take over from the other.
+    State and `state_dict` have torch's layout, so that each can resume from the other.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class NaiveAdamW(OneByOne):
     def descend(
         self, weight: Tensor, mean: Tensor, square: Tensor, step: float, group: dict
     ) -> None:
-        """Both means start at 0 and are too small at first: dividing by 1 - beta^step corrects
+        """Both moments start at 0 and are too small at first: dividing by 1 - beta^step corrects
         that. The decay is decoupled: it does not go through the gradient."""
         beta1, beta2 = group["betas"]
         usual_size = (square.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
@@ -167,10 +167,10 @@ class NaiveAdamW(OneByOne):
 
 
 class AdamW(NaiveAdamW):
-    """The same over many tensors at a time, and over little memory at a time.
+    """The same for many tensors at a time, in cache-sized pieces.
 
-    On a GPU a foreach operation is one kernel for all tensors, where the naive step starts a dozen
-    for each. On a CPU the passes are what costs: tensors are cut into pieces that stay in cache
+    On a GPU a foreach operation is one kernel for all tensors, where the naive step launches a
+    dozen for each. On a CPU the passes are the cost: tensors are cut into pieces that stay in cache
     from the first pass to the last, so memory is read and written once.
     """
 
@@ -189,7 +189,7 @@ class AdamW(NaiveAdamW):
                     move_together(*pieces, group, step)
 
     def _same_step(self, weights: list[Tensor]) -> list[list[Tensor]]:
-        """A parameter that some steps did not use is behind the others in its bias correction."""
+        """Groups weights by step: one unused in some steps lags in its bias correction."""
         counts = [self.state[weight]["step"].item() for weight in weights]
         return [[w for w, n in zip(weights, counts) if n == count] for count in sorted({*counts})]
 
@@ -206,7 +206,7 @@ def move_together(
     group: dict,
     step: float,
 ) -> None:
-    """AdamW's formula; the correction of the squares is taken out of the root, a pass less."""
+    """AdamW's formula; v's bias correction is moved out of the root, which saves a pass."""
     lr, (beta1, beta2) = float(group["lr"]), group["betas"]
     correction = math.sqrt(1 - beta2**step)
     torch._foreach_lerp_(means, grads, 1 - beta1)
@@ -219,9 +219,9 @@ def move_together(
 
 
 def in_cache(tensors: list[tuple[Tensor, ...]]) -> Iterator[tuple[list[Tensor], ...]]:
-    """(w, g, m, v) of each parameter -> lists of pieces, a few to be worked on at a time.
+    """(w, g, m, v) of each parameter -> lists of pieces, a few to process at a time.
 
-    Views: what is written there is written to the tensors. On a GPU all come at once.
+    The pieces are views, so writes go to the tensors. On a GPU all come at once.
     """
     batch, room = [], CACHED
     for whole in tensors:

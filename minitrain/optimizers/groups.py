@@ -1,4 +1,4 @@
-"""Parameter groups and the clipping of gradients, which every optimizer of a model needs.
+"""Parameter groups and gradient clipping, needed by every optimizer.
 
 Cost of clipping: one pass that reads P gradients and one that reads and writes them, 12 P bytes
 moved in float32, P parameters. Papers: Pascanu et al., arXiv 1211.5063 (clipping); Loshchilov and
@@ -22,9 +22,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """Two groups: the matrices decay; norms, biases and embedding tables do not.
 
     Decay pulls a weight to 0. That regularises a matrix; it would switch a norm's gain off, and it
-    shrinks the embedding of every token that a batch does not hold. A head that is tied to the
-    embedding table is the same tensor, and follows the table. Tables and norms are known by their
-    names, so that a model may be wrapped, and its parameters be pieces of its modules'.
+    shrinks the embedding of every token missing from the batch. A head tied to the embedding table
+    is the same tensor, and is treated as the table. Tables and norms are recognized by name, so
+    that a model may be wrapped, and its parameters be pieces of its modules'.
     """
     if not 0 <= weight_decay < math.inf:
         raise InputError(f"weight_decay is {weight_decay}: give 0 or more, such as 0.1")
@@ -36,7 +36,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     }
     named = model.named_parameters(remove_duplicate=False)
     spared = {id(p) for name, p in named if name in names}
-    trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors come once
+    trained = [p for p in model.parameters() if p.requires_grad]  # shared tensors appear once
     decayed = [p for p in trained if p.ndim >= 2 and id(p) not in spared]
     kept = [p for p in trained if p.ndim < 2 or id(p) in spared]
     groups = [
@@ -47,10 +47,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
-    """Scales all gradients by one factor, so that as one vector they are at most `limit` long.
+    """Scales all gradients by one factor, so that their joint norm is at most `limit`.
 
-    Returns the length before. One factor for all keeps the direction of the step. Squares are
-    summed in float32 at least: in float16 a length ends at 65,504.
+    Returns the norm before clipping. One factor for all keeps the direction of the step. Squares
+    are summed in float32 at least: float16 cannot hold a norm above 65,504.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -67,8 +67,7 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: floa
 
 
 def clip_factor(norm: Tensor, limit: float) -> Tensor:
-    """The factor that shortens a vector of length `norm` to `limit`, and leaves a shorter one as it
-    is."""
+    """The factor that shortens a vector of length `norm` to `limit`; 1 if it is shorter."""
     if not limit >= 0:
         raise InputError(f"gradients are clipped to {limit}: give 0 or more, such as 1.0")
     return (limit / (norm + 1e-6)).clamp(max=1.0)

@@ -1,7 +1,7 @@
 """The learning rate over a run: a linear warm-up, then half a cosine down to a floor.
 
-Warm-up: Adam's second moment is an average over few gradients at first, and its steps too long;
-the rate grows while the average settles. Cosine: long steps cross the valley, short ones descend.
+Warm-up: Adam's second moment at first averages few gradients, so its steps are too long; the rate
+grows while the average settles. Cosine: long steps cross the valley, short ones descend.
     rate |   /\\__
          |  /    \\_        floor + (peak - floor) (1 + cos(pi t)) / 2,  t from 0 to 1
          | /       \\___
@@ -18,8 +18,8 @@ from minitrain.errors import InputError
 def warmup_cosine(step: int, total: float, warmup: float, peak: float, floor: float = 0.0) -> float:
     """The rate of step `step` (the first is 0) in a run of `total` steps, `warmup` of them rising.
 
-    The first step already moves (peak / warmup, not 0); the last of the warm-up has the peak, the
-    last of the run is one step short of the floor, and every later one has the floor.
+    The first step already has peak / warmup, not 0; the last of the warm-up has the peak, the last
+    of the run is one step short of the floor, and every later one has the floor.
     """
     if not all(value >= 0 for value in (step, total, warmup, peak, floor)):
         raise InputError(

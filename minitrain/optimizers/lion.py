@@ -1,9 +1,9 @@
-"""Lion: every coordinate moves by the learning rate, up or down; only the sign is learnt.
+"""Lion: every coordinate moves by plus or minus the learning rate; only the sign is computed.
 
     w <- w - lr (sign(b1 m + (1 - b1) g) + decay w)        m <- b2 m + (1 - b2) g
 
-Found by a search over programs. One mean instead of Adam's two; a rate 3 to 10 times smaller than
-Adam's and a decay as much larger, since each step is as long as the longest of Adam's.
+Found by program search. One moment instead of Adam's two; use a rate 3 to 10 times smaller than
+Adam's and a decay larger by the same factor, since each step is as long as Adam's longest.
 Cost: 4 bytes of state a parameter. Paper: Chen et al. 2023 (arXiv:2302.06675).
 """
 
@@ -32,6 +32,6 @@ class Lion(OneByOne):
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict) -> None:
         mean, (beta1, beta2), lr = state["exp_avg"], group["betas"], group["lr"]
         both = mean.lerp(grad, 1 - beta1)
-        direction = both.sign().where(~both.isnan(), both)  # torch's sign of nan is 0: none is seen
+        direction = both.sign().where(~both.isnan(), both)  # torch's sign of NaN is 0, hiding it
         weight.mul_(1 - lr * group["weight_decay"]).add_(direction, alpha=-lr)
-        mean.lerp_(grad, 1 - beta2)  # after its use: the newest gradient counts for more there
+        mean.lerp_(grad, 1 - beta2)  # after the step, in which the newest gradient weighs more

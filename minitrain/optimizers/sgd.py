@@ -1,9 +1,9 @@
-"""Stochastic gradient descent with momentum: a ball that rolls down, and remembers its way.
+"""Stochastic gradient descent with momentum: like a ball that rolls downhill and keeps its speed.
 
     v <- momentum v + g + decay w        w <- w - lr v          (Nesterov: w - lr (momentum v + g))
 
-Along a direction that keeps its sign, steps grow to 1 / (1 - momentum) of themselves; where the
-sign flips, they cancel. One rate for all coordinates, where Adam has one for each.
+In a direction whose sign persists, steps grow to 1 / (1 - momentum) times their size; where it
+flips, they cancel. One rate for all coordinates, while Adam has one for each.
 Cost: 4 bytes of state a parameter, none without momentum. Paper: Sutskever et al. 2013.
 """
 
@@ -15,7 +15,7 @@ from minitrain.optimizers.adamw import OneByOne
 
 
 class SGD(OneByOne):
-    """As torch's: the decay goes through the gradient, and so through the momentum."""
+    """As in torch: the decay is added to the gradient, and so goes through the momentum."""
 
     takes_complex = True  # its steps are sums
 

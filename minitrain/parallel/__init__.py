@@ -1,4 +1,4 @@
-"""Many devices: data parallelism, meshes and layouts; a room for each further technique.
+"""Training on many devices: data parallelism, meshes, layouts; a package for each other technique.
 
 from minitrain.parallel import DDP, MeshModel, Zero, Zero3, tensor_parallel
 """

@@ -1,6 +1,6 @@
 """Data parallelism: every rank has the whole model and a part of the batch; gradients are averaged.
 
-Equal to one process on the joined batch, since the gradient of a mean is the mean of the gradients
+It equals one process on the joined batch, since the gradient of a mean is the mean of the gradients
 (of equally large parts). Cost a step: one all-reduce of P gradients, so that each rank sends
 2(N-1)/N · 4P bytes in float32, whatever the batch.
 
@@ -26,18 +26,18 @@ from minitrain.ranks.group import Group
 from minitrain.ranks.work import Work
 
 BUCKET_BYTES = 25 * 2**20
-LAST_BYTES = 2 * 2**20  # when the last bucket is full, no backward is left to hide its all-reduce
+LAST_BYTES = 2 * 2**20  # when the last bucket fills, no backward is left to hide its all-reduce
 
 
 @torch.no_grad()
 def broadcast_parameters(group: Group, model: nn.Module, root: int = 0) -> None:
-    """Gives every rank the root's parameters and buffers; tied ones travel once."""
+    """Gives every rank the root's parameters and buffers; tied ones are sent once."""
     for tensor in [*model.parameters(), *model.buffers()]:
         group.broadcast(tensor.data, root)
 
 
 def all_reduce_gradients(group: Group, model: nn.Module) -> None:
-    """Naive DDP, called after backward: one all-reduce a parameter, nothing overlapped.
+    """Naive DDP, called after backward: one all-reduce per parameter, no overlap.
 
     A parameter that this rank did not use counts as zero: every rank must take part in every
     all-reduce, in the same order, or the others wait for ever.
@@ -51,7 +51,7 @@ def all_reduce_gradients(group: Group, model: nn.Module) -> None:
 def all_reduce_gradients_bucketed(
     group: Group, model: nn.Module, bucket_bytes: int = BUCKET_BYTES
 ) -> None:
-    """The same average with one all-reduce a bucket: fewer messages, less latency."""
+    """The same average with one all-reduce per bucket: fewer messages, less latency."""
     for bucket in make_buckets(model, bucket_bytes):
         for parameter in bucket.parameters:
             bucket.take(parameter, group.size)
@@ -59,15 +59,15 @@ def all_reduce_gradients_bucketed(
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters in order of registration, each tied one once, without the frozen ones."""
+    """The trainable parameters in order of registration, tied ones once."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
 class Bucket:
-    """Gradients side by side in one flat buffer, so that they travel as one message.
+    """Gradients side by side in one flat buffer, so that they are sent as one message.
 
-    `take` moves a gradient in and makes `parameter.grad` a view of the buffer: what the all-reduce
-    writes there is the parameter's gradient, without a copy back.
+    `take` moves a gradient in and makes `parameter.grad` a view of the buffer: the all-reduce
+    writes straight into the parameter's gradient, without a copy back.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -79,7 +79,7 @@ class Bucket:
         )
         parts = self.buffer.split([p.numel() for p in parameters])
         self.views = {p: part.view_as(p) for p, part in zip(parameters, parts)}
-        self.missing = set(parameters)  # not yet there in this backward
+        self.missing = set(parameters)  # not yet received in this backward
         self.work: Work | None = None  # its all-reduce, once issued
 
     @torch.no_grad()
@@ -89,7 +89,7 @@ class Bucket:
         if gradient is None:
             view.zero_()
         else:
-            torch.mul(gradient, 1 / ranks, out=view)  # in place where it is the view already
+            torch.mul(gradient, 1 / ranks, out=view)  # in place if it is already the view
         parameter.grad = view
         self.missing.discard(parameter)
 
@@ -104,9 +104,9 @@ def make_buckets(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[Buc
 
 
 def bucket_groups(model: nn.Module, bucket_bytes: int = BUCKET_BYTES) -> list[list[nn.Parameter]]:
-    """Parameters grouped in reverse order of registration, about that of their gradients.
+    """Parameters grouped in reverse order of registration, about the order of their gradients.
 
-    A parameter larger than a bucket gets one to itself; a bucket has one dtype and device. Where
+    A parameter larger than a bucket gets one to itself; a bucket has one dtype and device. If
     there are several, the last one is small.
     """
     if bucket_bytes < 1:
@@ -136,8 +136,8 @@ def _filled(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[
 class DDP(nn.Module):
     """Wraps a model so that `backward` leaves the averaged gradient in every `parameter.grad`.
 
-    A hook runs as soon as a parameter's gradient is accumulated. When a bucket's last gradient is
-    in, and all buckets before it are on their way, its all-reduce is issued and backward goes on:
+    A hook runs as soon as a parameter's gradient is accumulated. Once a bucket has all gradients
+    and all earlier buckets are in flight, its all-reduce is issued and backward goes on:
 
         backward   |-- layer 4 --|-- layer 3 --|-- layer 2 --|-- layer 1 --|·wait·|
         link                     |------- bucket 0 ------|   |--- bucket 1 ---|
@@ -161,9 +161,9 @@ class DDP(nn.Module):
         self.overlap = overlap
         self.broadcast_buffers = broadcast_buffers
         self.synchronize = True
-        self.unfinished = False  # a backward is due whose gradients must be averaged
+        self.unfinished = False  # a backward is pending whose gradients must be averaged
         self.callback_queued = False  # `finish` runs at the end of this backward
-        self.issued = 0  # buckets on their way
+        self.issued = 0  # buckets in flight
         broadcast_parameters(group, model)
         self.buckets = make_buckets(model, bucket_bytes)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
@@ -198,9 +198,9 @@ class DDP(nn.Module):
             self.synchronize = before
 
     def finish(self) -> None:
-        """Sends what is left, waits, and leaves the averages in `.grad`. A second call is free.
+        """Sends the remaining buckets, waits, leaves averages in `.grad`. A second call is free.
 
-        The end of backward calls it. Call it yourself where a rank may have no gradient at all.
+        Backward calls it at its end. Call it yourself if a rank may have no gradient at all.
         """
         if not self.unfinished:
             return
@@ -213,7 +213,7 @@ class DDP(nn.Module):
         self._reset()
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """The hook. It is given the parameter, and the gradient is its `.grad`."""
+        """The hook; autograd passes the parameter, whose `.grad` is the gradient."""
         if not self.synchronize:
             return
         if not self.callback_queued:
@@ -246,7 +246,7 @@ def accumulate(
 ) -> Tensor:
     """Forward and backward of M equally large microbatches, synchronized in the last one only.
 
-    The gradients are those of one batch M times as large, for the messages of one. Returns the mean
+    The gradients are those of one batch M times as large, at one batch's messages. Returns the mean
     of the losses `loss_of(ddp, microbatch)`, a scalar each.
     """
     total = torch.zeros(())

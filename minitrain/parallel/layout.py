@@ -1,10 +1,10 @@
 """The layout of a parameter on a mesh: the axes that split it, and those over which its gradient is
 a part.
 
-Two questions, for each parameter and each axis of the mesh, decide what is sent and counted:
+For each parameter and mesh axis, two questions decide the communication and the counting:
 
-    split     do the ranks along the axis hold different elements?    the norm adds up over it
-    partial   does each rank's backward see a part of the loss only?  the gradient is summed over it
+    split     do the ranks along the axis hold different elements?    the norm sums over it
+    partial   does each rank's backward see only part of the loss?    the gradient is summed over it
     neither   equal copies with equal gradients: nothing is sent, and the norm counts one of them
 
                                   split      partial
@@ -15,9 +15,9 @@ Two questions, for each parameter and each axis of the mesh, decide what is sent
     embedding tied to the head    tp         dp, ep, cp, pp
 
 Every rank's loss is its tokens' summed loss over the *global* number of tokens, so that parts add
-up and nothing is divided. An axis that a parameter's layout does not name makes no difference to
-it. What is split within a tensor (over tp and ep) has a `Slice`, which knows its place in the whole
-one; pp splits between parameters. Lab: e02f_four_dimensions.
+up and nothing is divided. An axis missing from a parameter's layout does not affect it. A tensor
+split internally (over tp and ep) has a `Slice`, which knows its place in the whole; pp splits
+between parameters. Lab: e02f_four_dimensions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from minitrain.ranks.group import Group
 class Slice:
     """`length` rows from `start` along `dim`; the whole parameter has `whole` of them.
 
-    `owned`: where ranks hold some rows twice (key/value heads that N ranks do not divide), the rows
-    here that the norm counts and a checkpoint takes from this rank; None: all that are no padding.
+    `owned`: if ranks hold some rows twice (key/value heads that N does not divide), the rows here
+    that the norm counts and this rank's checkpoint writes; None: all rows that are not padding.
     """
 
     dim: int
@@ -50,7 +50,7 @@ class Slice:
         return max(0, min(self.length, self.whole - self.start))
 
     def of(self, whole: Tensor) -> Tensor:
-        """This slice of a whole tensor, a new one, zeros past its end."""
+        """A copy of this slice of a whole tensor, with zeros past its end."""
         out = self._zeros(whole, self.length)
         rows = whole.narrow(self.dim, min(self.start, self.whole), self.held)
         out.narrow(self.dim, 0, self.held).copy_(rows)
@@ -62,7 +62,7 @@ class Slice:
         return part.narrow(self.dim, rows.start, len(rows))
 
     def in_whole(self, part: Tensor) -> Tensor:
-        """The counted rows of this rank's `part`, where they belong in a whole of zeros."""
+        """The counted rows of this rank's `part`, placed in a whole of zeros."""
         out, rows = self._zeros(part, self.whole), self.counted(part)
         first = self.start + (0 if self.owned is None else self.owned.start)
         out.narrow(self.dim, min(first, self.whole), rows.shape[self.dim]).copy_(rows)
@@ -73,21 +73,21 @@ class Slice:
 
 
 def even_slice(what: str, length: int, group: Group, dim: int) -> Slice:
-    """The rank's 1/N of `length`; `what` these are, for the message where N does not divide it."""
+    """The rank's 1/N of `length`; `what` names it in the error if N does not divide it."""
     divide(what, length, group.size)
     return padded_slice(length, group, dim)
 
 
 def padded_slice(length: int, group: Group, dim: int) -> Slice:
-    """The same, ⌈length/N⌉ on every rank: the last ones may hold padding."""
+    """The rank's slice of ⌈length/N⌉: the last ranks may hold padding."""
     share = -(-length // group.size)
     return Slice(dim, group.rank * share, share, length)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`split` and `partial` are sets of axes of the mesh, which never share one; `slice`: which
-    rows of the whole parameter this is, None: it is the whole one."""
+    """`split` and `partial` are disjoint sets of mesh axes; `slice`: the rows held here, None: all
+    of the parameter's."""
 
     split: frozenset[str] = frozenset()
     partial: frozenset[str] = frozenset()
@@ -99,12 +99,12 @@ class Layout:
 
 
 def layout_of(parameter: nn.Parameter) -> Layout:
-    """The layout that `lay_out` noted, or a whole copy on each rank."""
-    return getattr(parameter, "mesh_layout", Layout())  # `layout` is every tensor's own: strided
+    """The layout that `lay_out` recorded, or a whole copy on each rank."""
+    return getattr(parameter, "mesh_layout", Layout())  # a tensor's own `layout` means strided
 
 
 def lay_out(parameter: nn.Parameter, split: str = "", partial: str = "") -> None:
-    """Notes more axes, given as names with spaces between: `lay_out(w, split="tp")`."""
+    """Records more axes, given as space-separated names: `lay_out(w, split="tp")`."""
     before = layout_of(parameter)
     parameter.mesh_layout = replace(
         before,

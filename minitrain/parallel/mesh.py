@@ -1,22 +1,22 @@
 """Ranks as a grid with named axes: `Mesh(dp=2, tp=4)` puts 8 ranks in 2 rows of 4.
 
 The last axis varies fastest, so its neighbours have neighbouring ranks and sit in the same node:
-give the axis that talks most the last place (tensor parallelism), as on
+put the axis with the most traffic last (tensor parallelism), as on
 
               tp 0  1  2  3
     dp 0         0  1  2  3      ranks("tp", 5) = [4, 5, 6, 7]
     dp 1         4  5  6  7      ranks("dp", 5) = [1, 5]
 
-Ranks 0 … n-1 share the first node, the next n the second: the order of a mesh's axes decides who
-is together. Links inside a node are some ten times as fast as those between nodes, so the axis that
-talks most comes last (`hybrid.model.AXES`):
+Ranks 0 … n-1 share the first node, the next n the second: the order of a mesh's axes decides which
+ranks share a node. Links inside a node are some ten times as fast as those between nodes, so the
+axis with the most traffic comes last (`hybrid.model.AXES`):
 
     Mesh(dp=2, tp=4)   node 0  tp 0 1 2 3 of dp 0     activations stay inside, gradients cross
     Mesh(tp=4, dp=2)   node 0  tp 0 0 1 1             every layer's activations cross, four times
 
-Collectives count as rings in the order of their group, each rank sending to its next; an
-all-to-all as even. `place` finds the best order by counting the same edges before anything runs:
-the chattiest axis last is a rule of thumb, and wrong where that axis is longer than a node.
+Collectives are counted as rings in group order, each rank sending to its next; an all-to-all as
+uniform. `place` finds the best order by counting the same edges before anything runs: putting the
+busiest axis last is a rule of thumb, and wrong if that axis is longer than a node.
 Paper: Narayanan et al., arXiv 2104.04473, section 3.1. Lab: e02f_four_dimensions.
 `axis` is a mesh's, `dim` a tensor's.
 """
@@ -80,7 +80,7 @@ class Mesh:
     def group(self, group: Group, axis: str | Sequence[str]) -> Group:
         """This rank's group along an axis. Collective: every rank of `group` calls it, in order."""
         self.check(group.size)
-        return group.split(self.ranks(axis, group.rank)[0])  # a line is known by its first rank
+        return group.split(self.ranks(axis, group.rank)[0])  # its first rank identifies a line
 
     def check(self, ranks: int) -> None:
         """Raises InputError unless the mesh has exactly this many places."""
@@ -118,7 +118,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class NodeTraffic:
-    """Bytes that all ranks together send to ranks of their own node, and to those of others."""
+    """Bytes that all ranks together send within their own node, and to other nodes."""
 
     inside: int
     between: int
@@ -148,18 +148,18 @@ def receivers(op: Op, rank: int) -> dict[int, int]:
 
 
 def bytes_between(mesh: Mesh, sent: Mapping[str, float], ranks_per_node: int) -> float:
-    """Bytes that leave a node when every rank sends `sent[axis]` to its next along each axis."""
+    """Bytes that leave a node if every rank sends `sent[axis]` to its neighbour along each axis."""
     total: float = 0
     for axis, nbytes in sent.items():
         for rank in range(mesh.size):
             line = mesh.ranks(axis, rank)
-            after = line[(line.index(rank) + 1) % len(line)]  # the last one's next is the first
+            after = line[(line.index(rank) + 1) % len(line)]  # wraps around
             if after // ranks_per_node != rank // ranks_per_node:
                 total += nbytes
     return total
 
 
 def place(sizes: Mapping[str, int], sent: Mapping[str, float], ranks_per_node: int) -> Mesh:
-    """The order of these axes that sends the least between nodes: all n! are counted."""
+    """The axis order that sends the fewest bytes between nodes; tries all n! orders."""
     meshes = [Mesh(**{axis: sizes[axis] for axis in order}) for order in permutations(sizes)]
     return min(meshes, key=lambda mesh: bytes_between(mesh, sent, ranks_per_node))

@@ -5,7 +5,7 @@ from minitrain.precision.low_bit_linear import DEEPSEEK
 follow(convert(model, DEEPSEEK), optimizer)
 
 loss_scaling    FP16             master_weights   BF16
-formats         what a cast to 8 or 4 bits keeps       blocks   tiles that share a scale
+formats         casts to 8 or 4 bits                   blocks   tiles that share a scale
 delayed_scaling scales from past steps
 low_bit_linear  layers whose matmuls are quantized
 """

@@ -1,7 +1,7 @@
-"""Few bits with a scale: a tile of numbers is divided by one scale, and fits a small format.
+"""Block formats: a tile of numbers is divided by one scale, and fits a low-bit format.
 
-One scale for a whole tensor is set by its largest number: one outlier, and all else is rounded to
-0. A scale for each tile keeps the damage in the outlier's own tile.
+One scale for a whole tensor is set by its largest number: with one outlier, all else is rounded to
+0. A scale for each tile confines the damage to the outlier's own tile.
 
     recipe        elements   tile       scale                        bytes a number
     per tensor    E4M3/E5M2  all        float32                      1
@@ -29,7 +29,7 @@ from torch import Tensor
 from minitrain.precision.formats import E4M3, FloatFormat, cast, pack, round_to, unpack
 
 Tile = tuple[int, int]
-TINY = torch.finfo(torch.float32).tiny  # a scale under it would have an infinite inverse
+TINY = torch.finfo(torch.float32).tiny  # a smaller scale would have an infinite inverse
 E8M0_BIAS, E8M0_NAN = 127, 255
 
 
@@ -37,18 +37,18 @@ E8M0_BIAS, E8M0_NAN = 127, 255
 
 
 def float32_scale(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
-    """The largest number becomes the largest of the format."""
+    """Maps the largest number to the largest of the format."""
     return (amax / form.largest).clamp_(min=TINY), amax.new_ones(())
 
 
 def power_of_two_up(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
-    """The smallest 2^k under which nothing is clamped: dividing by it rounds nothing (DeepSeek)."""
+    """The smallest 2^k that clamps nothing: dividing by it is exact (DeepSeek)."""
     fraction, exponent = torch.frexp(amax / form.largest)  # fraction · 2^exponent, 1/2 <= f < 1
     return _e8m0(exponent - (fraction == 0.5).int(), amax), amax.new_ones(())
 
 
 def e8m0_scale(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
-    """OCP's rule: amax's power of two becomes the format's; above its largest, all is clamped."""
+    """OCP's rule: amax's power of two becomes the format's; larger numbers are clamped."""
     _, exponent = torch.frexp(amax)
     return _e8m0(exponent - 1 - form.largest_exponent, amax), amax.new_ones(())
 
@@ -61,7 +61,7 @@ def nvfp4_scale(amax: Tensor, form: FloatFormat) -> tuple[Tensor, Tensor]:
 
 
 def _e8m0(exponent: Tensor, amax: Tensor) -> Tensor:
-    """Codes of 2^exponent; a tile that holds an inf or a nan gets the code of nan."""
+    """Codes of 2^exponent; a tile that holds an inf or NaN gets the code of NaN."""
     code = (exponent + E8M0_BIAS).clamp(0, E8M0_NAN - 1)
     code = torch.where(amax > 0, code, 0)
     return torch.where(amax.isfinite(), code, E8M0_NAN).to(torch.uint8)
@@ -75,7 +75,7 @@ def widen(scale: Tensor) -> Tensor:
     return power.masked_fill(scale == E8M0_NAN, torch.nan)
 
 
-# ---- a matrix in few bits ----
+# ---- a quantized matrix ----
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A matrix (R, K) as it is held: 8-bit floats, or two 4-bit codes a byte, and the scales."""
+    """A matrix (R, K) as stored: 8-bit floats, or two 4-bit codes a byte, and the scales."""
 
     data: Tensor
     scale: Tensor  # (⌈R/r⌉, ⌈K/c⌉)
@@ -115,7 +115,7 @@ class Quantized:
         return unpack(self.data, self.scaling.element)[:, : self.shape[1]]
 
     def scales(self) -> Tensor:
-        """One for each element: (R, K), or (1, 1) for all."""
+        """One scale for each element: (R, K), or (1, 1) for all."""
         return spread(widen(self.scale) * self.outer, self.scaling.tile, self.shape)
 
     def dequantize(self) -> Tensor:
@@ -135,14 +135,14 @@ class Quantized:
 def fake_quantize(
     x: Tensor, form: FloatFormat, tile: Tile | None = None, amax: Tensor | None = None
 ) -> Tensor:
-    """Rounds x (R, K) through few bits under float32 scales, back to float32: nothing is packed."""
+    """Quantizes x (R, K) under float32 scales and back to float32, without packing."""
     amax = tile_amax(x, tile) if amax is None else amax
     scale = spread(float32_scale(amax, form)[0], tile, x.shape)
     return round_to(x / scale, form) * scale
 
 
 def quantize(x: Tensor, scaling: Scaling, amax: Tensor | None = None) -> Quantized:
-    """x (R, K) in few bits. `amax` is what sets the scales, where it is not x's own (delayed)."""
+    """x (R, K) quantized. `amax` sets the scales, if it is not x's own (delayed scaling)."""
     x = x.float().contiguous()
     amax = tile_amax(x, scaling.tile) if amax is None else amax
     scale, outer = scaling.fit(amax, scaling.element)
@@ -152,7 +152,7 @@ def quantize(x: Tensor, scaling: Scaling, amax: Tensor | None = None) -> Quantiz
 
 
 def quantize_transposed(x: Tensor, quantized: Quantized) -> Quantized:
-    """x (R, K) and its `quantize` -> x^T (K, R) in tiles along R: anew, where tiles differ."""
+    """x (R, K) and its `quantize` -> x^T (K, R) in tiles along R: requantized if tiles differ."""
     if quantized.scaling.symmetric and quantized.scaling.element.dtype is not None:
         return quantized.transpose()
     return quantize(x.t(), quantized.scaling)
@@ -161,15 +161,15 @@ def quantize_transposed(x: Tensor, quantized: Quantized) -> Quantized:
 def retile(quantized: Quantized) -> Quantized:
     """(R, K) in tiles along K -> its transpose (K, R) in tiles along R, without the original.
 
-    Backward of a weight sums over tokens, where the tiles of forward's activations lie across.
-    Where scales are powers of two, a number keeps its mantissa: only what falls among the
-    subnormal ones of its new tile is rounded once more.
+    A weight's gradient sums over tokens, across the tiles of the forward's activations. If scales
+    are powers of two, a number keeps its mantissa: only numbers that become subnormal in their new
+    tile are rounded again.
     """
     return quantize(quantized.dequantize().t(), quantized.scaling)
 
 
 def tile_amax(x: Tensor, tile: Tile | None) -> Tensor:
-    """x (R, K) -> each tile's largest magnitude (⌈R/r⌉, ⌈K/c⌉); the edge is filled with zeros."""
+    """x (R, K) -> each tile's largest magnitude (⌈R/r⌉, ⌈K/c⌉); the edge is padded with zeros."""
     if tile is None:
         return x.abs().amax().reshape(1, 1)
     rows, columns = tile
@@ -178,7 +178,7 @@ def tile_amax(x: Tensor, tile: Tile | None) -> Tensor:
 
 
 def spread(scale: Tensor, tile: Tile | None, shape: tuple[int, int]) -> Tensor:
-    """Each tile's scale to all of its places: (⌈R/r⌉, ⌈K/c⌉) -> (R, K)."""
+    """Repeats each tile's scale for its elements: (⌈R/r⌉, ⌈K/c⌉) -> (R, K)."""
     if tile is None:
         return scale
     full = repeat(scale, "i j -> (i r) (j c)", r=tile[0], c=tile[1])

@@ -1,14 +1,14 @@
 """Delayed scaling: a tensor's FP8 scale comes from its largest magnitudes in past steps.
 
-The largest magnitude of *this* tensor is known only when all of it has been computed, so current
-scaling reads it twice. Magnitudes change slowly: the largest of the last steps serves as well, and
-the cast can be done where the tensor is made. What has grown since is clamped.
+The largest magnitude of *this* tensor is known only once all of it is computed, so current scaling
+reads it twice. Magnitudes change slowly: the largest of the last steps serves as well, and the cast
+can be fused into the operation that makes the tensor. Values that have grown since are clamped.
 
     microbatches  m0 m1 m2 | step: max over microbatches, max over ranks, into the history | m0 …
 
-The maximum, not the last microbatch's; over all ranks, or each would cast the same weight in its
-own way; only for layers that ran; and the history belongs to the state of the model.
-Cost: 3 floats a layer and a step of history; one all-reduce of 3 floats a layer and a step.
+The history takes the maximum, not the last microbatch's; over all ranks, or each would cast the
+same weight differently; only for layers that ran; and it belongs to the state of the model.
+Cost: 3 floats per layer and step of history; one all-reduce of 3 floats per layer and step.
 Paper: Micikevicius et al. 2022 (arXiv:2209.05433); NVIDIA's Transformer Engine. Lab: e04.
 """
 
@@ -29,7 +29,7 @@ class AmaxHistory(nn.Module):
     def __init__(self, length: int, device: torch.device):
         super().__init__()
         self.register_buffer("past", torch.zeros(length, 3, device=device))  # (H, 3), newest first
-        self.seen: dict[int, Tensor] = {}  # since the last step; no buffer: ranks differ in it
+        self.seen: dict[int, Tensor] = {}  # since the last step; not a buffer: ranks differ in it
 
     @torch.no_grad()
     def amax(self, role: int, now: Tensor, record: bool = True) -> Tensor:
@@ -40,7 +40,7 @@ class AmaxHistory(nn.Module):
         return torch.where(past > 0, past, now)
 
     def take_seen(self) -> Tensor:
-        """(3,): the maxima of all microbatches since the last call, -1 for what did not run."""
+        """(3,): the maxima of all microbatches since the last call, -1 if a role did not run."""
         unseen = self.past.new_full((), NOT_SEEN)
         seen = torch.stack([self.seen.get(role, unseen) for role in range(3)])
         self.seen.clear()
@@ -56,9 +56,9 @@ class AmaxHistory(nn.Module):
 def roll_histories(
     model: nn.Module, all_reduce_max: Callable[[Tensor], object] = lambda tensor: tensor
 ) -> None:
-    """After a step: all layers' maxima over all ranks, in one message, into their histories.
+    """After a step: puts all layers' maxima over all ranks into their histories, in one message.
 
-    `all_reduce_max` takes the maximum over ranks, in place. A layer that ran on any rank is rolled
+    `all_reduce_max` takes the maximum over ranks, in place. A layer that ran on any rank is updated
     on all of them.
     """
     histories = [module for module in model.modules() if isinstance(module, AmaxHistory)]

@@ -1,16 +1,16 @@
 """Numbers of 8 bits and fewer: what a cast keeps, bit for bit, on any device.
 
 A float of e exponent and m mantissa bits has 2^m steps between one power of two and the next, so
-rounding errs by at most 2^-(m+1) of the value; below its smallest normal number the steps stay
-equal (subnormals), and below half a step all is 0.
+the rounding error is at most 2^-(m+1) of the value; below the smallest normal number the steps stay
+equal (subnormals), and below half a step everything rounds to 0.
 
     E4M3   1 . 4 . 3   largest 448     error 6%     2^-9  .. 448     forward: activations, weights
     E5M2   1 . 5 . 2   largest 57344   error 12%    2^-16 .. 57344   backward: gradients
     E2M1   1 . 2 . 1   largest 6       error 25%    0.5   .. 6       in blocks (blocks.py)
 
-What is too large becomes the largest number: always clamped here, since what a bare cast makes of
-it (inf, nan or the largest) differs between formats, devices and versions. nan stays nan.
-Cost: 1 byte a number for float32's 4. Paper: Micikevicius et al. 2022 (arXiv:2209.05433). Lab: e04.
+Larger values are always clamped here to the largest number, since the result of a bare cast (inf,
+NaN or the largest) differs between formats, devices and versions. NaN stays NaN.
+Cost: 1 byte a number, float32 4. Paper: Micikevicius et al. 2022 (arXiv:2209.05433). Lab: e04.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 EXPONENT = 0x7F800000  # the exponent's bits of a float32
-FLOAT32_EXPONENT, FLOAT32_MANTISSA = -126, 23  # the smallest normal exponent, and the mantissa
+FLOAT32_EXPONENT, FLOAT32_MANTISSA = -126, 23  # smallest normal exponent, and mantissa bits
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FloatFormat:
     exponent_bits: int
     mantissa_bits: int
     largest: float
-    dtype: torch.dtype | None = None  # torch's own type of it, where there is one
+    dtype: torch.dtype | None = None  # the torch dtype, if there is one
 
     @property
     def bits(self) -> int:
@@ -51,7 +51,7 @@ class FloatFormat:
 
     @property
     def smallest(self) -> float:
-        """The smallest number above 0: one step of the subnormal ones."""
+        """The smallest positive number: one step of the subnormal ones."""
         return 2.0 ** (self.smallest_exponent - self.mantissa_bits)
 
 
@@ -78,10 +78,10 @@ def cast(x: Tensor, form: FloatFormat) -> Tensor:
 
 
 def to_codes(x: Tensor, form: FloatFormat) -> Tensor:
-    """Numbers that `form` has -> their bits, as uint8.
+    """Numbers representable in `form` -> their bits, as uint8.
 
-    Times a power of two that makes `form`'s subnormal numbers float32's own, the first bits of the
-    float32 are the code: both formats count up in the same way.
+    After scaling by a power of two that maps `form`'s subnormals to float32's, the first bits of
+    the float32 are the code: both formats are ordered alike.
     """
     x = x.float()
     moved = x.abs() * 2.0 ** (FLOAT32_EXPONENT - form.smallest_exponent)
@@ -91,18 +91,18 @@ def to_codes(x: Tensor, form: FloatFormat) -> Tensor:
 
 
 def from_codes(codes: Tensor, form: FloatFormat) -> Tensor:
-    """The numbers, in float32, of bits that stand for a finite one."""
+    """The numbers, in float32, of bits that encode a finite one."""
     sign_bit = 2 ** (form.bits - 1)
     bits = (codes & (sign_bit - 1)).int() << (FLOAT32_MANTISSA - form.mantissa_bits)
     value = bits.view(torch.float32) * 2.0 ** (form.smallest_exponent - FLOAT32_EXPONENT)
     return torch.where(codes >= sign_bit, -value, value)
 
 
-# ---- as it is held: a byte is one number of 8 bits, or two of 4, the first in its low half ----
+# ---- storage: a byte is one number of 8 bits, or two of 4, the first in its low half ----
 
 
 def pack(x: Tensor, form: FloatFormat) -> Tensor:
-    """x (..., K), rounded to `form` -> bytes (..., K) or (..., K/2); K must be even for that."""
+    """x (..., K), rounded to `form` -> bytes (..., K) or (..., K/2), which needs an even K."""
     if form.dtype is not None:
         return cast(x, form)
     pairs = to_codes(round_to(x, form), form).view(torch.int16)  # high byte: the second code
@@ -110,7 +110,7 @@ def pack(x: Tensor, form: FloatFormat) -> Tensor:
 
 
 def unpack(held: Tensor, form: FloatFormat) -> Tensor:
-    """Bytes -> float32 (..., K), by a table: on a CPU three times as fast as torch's conversion."""
+    """Bytes -> float32 (..., K), by lookup: on a CPU three times as fast as torch's conversion."""
     numbers = byte_table(form).to(held.device)
     index = held.contiguous().view(torch.uint8).flatten().int()
     return numbers.index_select(0, index).view(*held.shape[:-1], -1)

@@ -1,14 +1,14 @@
-"""FP16: a short exponent, so the loss is scaled up until its gradients can be written.
+"""FP16: its exponent range is small, so the loss is scaled up until gradients are representable.
 
-FP16 has nothing below 6e-8, where many gradients are, and nothing above 65504. The loss times S
-makes every gradient S times as large; before they are used, they are divided by S again. S adapts:
+FP16 has nothing below 6e-8, where many gradients are, and nothing above 65504. Scaling the loss by
+S scales every gradient by S; before use they are divided by S again. S adapts:
 
     gradient has an inf or a nan   skip this step, S <- S / 2
     2000 steps without one         S <- 2 S
 
-A skipped step is none: the optimizer's count, its state and the schedule stay where they are.
-All ranks must skip together, so they agree on what they found. Cost: one pass over the gradients,
-and a message of 4 bytes. Paper: Micikevicius et al. 2018 (arXiv:1710.03740). Lab: e04.
+A skipped step changes nothing: the optimizer's count, its state and the schedule stay as they were.
+All ranks must skip together, so they combine their findings. Cost: one pass over the gradients, and
+a message of 4 bytes. Paper: Micikevicius et al. 2018 (arXiv:1710.03740). Lab: e04.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitrain.model.swap import swap_linears
 
 @dataclass
 class LossScaler:
-    """The scale S, and how many steps in a row were finite since it last changed."""
+    """The scale S, and the number of finite steps in a row since it last changed."""
 
     scale: float = 2.0**16
     growth: float = 2.0
@@ -53,9 +53,9 @@ class LossScaler:
         parameters: Iterable[nn.Parameter],
         all_reduce: Callable[[Tensor], object] = lambda tensor: tensor,
     ) -> bool:
-        """Divides every gradient by S, before any clipping; True if all, on all ranks, are finite.
+        """Divides every gradient by S, before clipping; True if all are finite on all ranks.
 
-        `all_reduce` sums over ranks, in place: a rank may hold the only gradients with an inf.
+        `all_reduce` sums over ranks, in place, since an inf may be on one rank only.
         """
         parameters = list(parameters)
         found = torch.zeros((), device=parameters[0].device if parameters else None)
@@ -91,7 +91,7 @@ class LossScaler:
 
 
 class _Rounded(torch.autograd.Function):
-    """x as `dtype` would hold it, and in backward its gradient too; the tensors stay float32."""
+    """x rounded to `dtype`, and in backward its gradient too; the tensors stay float32."""
 
     @staticmethod
     def forward(ctx, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -109,7 +109,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class EmulatedLinear(nn.Linear):
-    """A linear layer as a `dtype` matmul computes it, emulated: nothing is saved, and no time won.
+    """A linear layer as a `dtype` matmul computes it, emulated: saves neither memory nor time.
 
     Operands, result and all their gradients are rounded to `dtype`; products are added in float32,
     as the matrix units of GPUs do. On CPUs a true float16 matmul is 100 times slower than this.
@@ -126,6 +126,6 @@ class EmulatedLinear(nn.Linear):
 
 
 def emulate(model: nn.Module, dtype: torch.dtype = torch.float16) -> nn.Module:
-    """Exchanges every linear layer of `model`, in place; the weights stay the same tensors."""
+    """Replaces every linear layer of `model`, in place; the weights stay the same tensors."""
     swap_linears(model, lambda linear: EmulatedLinear(linear, dtype))
     return model

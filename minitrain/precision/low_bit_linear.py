@@ -4,10 +4,10 @@
     backward   dx (T, D) = dy (T, F) · W^T (D, F)^T     tiles along F
                dW (F, D) = dy^T (F, T) · x^T (D, T)^T   tiles along T
 
-Master weights, and what a matmul gives, stay in high precision: the operands alone are rounded.
-Emulated, that is a float32 matmul of rounded operands: exact products, added in float32. Where
-the device has FP8 matmuls, per-tensor recipes use them. Kept for backward: x in the recipe's bytes.
-Cost: 6 F D FLOPs a token at twice (FP8) or four times (FP4) the rate of BF16. Papers: those of
+Master weights and matmul results stay in high precision: only the operands are rounded.
+The emulation is a float32 matmul of rounded operands: exact products, added in float32. If the
+device has FP8 matmuls, per-tensor recipes use them. Kept for backward: x in the recipe's bytes.
+Cost: 6 F D FLOPs a token at twice (FP8) or four times (FP4) the rate of BF16. Papers: as in
 blocks.py. Lab: e04. Shapes: T tokens  D width in  F width out.
 """
 
@@ -48,7 +48,7 @@ from minitrain.precision.formats import E2M1, E4M3, E5M2
 
 @dataclass(frozen=True)
 class Recipe:
-    """The formats of a layer's operands. `history` > 0: delayed scaling over so many steps.
+    """The formats of a layer's operands. `history` > 0: delayed scaling over that many steps.
 
     `retiled`: backward's activations are made from forward's, not from a second copy of the
     original, as DeepSeek-V3 does.
@@ -89,39 +89,39 @@ NVFP4 = Recipe(_NVFP4, _NVFP4, _NVFP4)
 
 
 def matmul_naive(a: Quantized, b: Quantized, block: int = 128) -> Tensor:
-    """a (M, K), b (N, K) -> a b^T (M, N), as hardware does it: products of the bare elements, and
+    """a (M, K), b (N, K) -> a b^T (M, N), as hardware does it: products of the unscaled elements,
     every `block` of them times their two scales and into the float32 sum."""
     total = torch.zeros(a.shape[0], b.shape[0], device=a.data.device)
     scales = [q.scales().expand(q.shape) for q in (a, b)]
     for start in range(0, a.shape[1], block):
         part = slice(start, start + block)
         products = a.values()[:, part] @ b.values()[:, part].t()
-        # One scale a row and block: that of its first column stands for all.
+        # One scale per row and block: the first column's holds for all.
         total += products * scales[0][:, start : start + 1] * scales[1][:, start : start + 1].t()
     return total
 
 
 def matmul(a: Quantized, b: Quantized) -> Tensor:
-    """The same in one matmul: by the device's FP8 units where it has them, or in float32."""
+    """The same in one matmul: on the device's FP8 units if it has them, else in float32."""
     if has_fp8_matmul(a.data.device) and _fits_units(a, b):
         return scaled_mm(a, b)
     return a.dequantize() @ b.dequantize().t()
 
 
 def scaled_mm(a: Quantized, b: Quantized) -> Tensor:
-    """torch's FP8 matmul: a row by row, b column by column, one scale for each."""
+    """torch's FP8 matmul: a row-major, b column-major, one scale each."""
     of_a, of_b = (widen(q.scale).reshape(()) * q.outer for q in (a, b))
     return torch._scaled_mm(a.data, b.data.t(), scale_a=of_a, scale_b=of_b, out_dtype=torch.float32)
 
 
 def has_fp8_matmul(device: torch.device) -> bool:
-    """NVIDIA's from compute capability 8.9 on (Ada, Hopper, Blackwell)."""
+    """True on NVIDIA GPUs from compute capability 8.9 (Ada, Hopper, Blackwell)."""
     nvidia = device.type == "cuda" and torch.version.hip is None
     return nvidia and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _fits_units(a: Quantized, b: Quantized) -> bool:
-    """One scale each, K and N in multiples of 16, 8 bits, and not two operands in E5M2."""
+    """True for one scale each, K and N multiples of 16, 8 bits, and not both operands in E5M2."""
     forms = {a.scaling.element, b.scaling.element}
     whole = a.scaling.tile is None and b.scaling.tile is None
     return whole and forms in ({E4M3}, {E4M3, E5M2}) and a.shape[1] % 16 == b.shape[0] % 16 == 0
@@ -164,7 +164,7 @@ def _form(quantized: Quantized) -> tuple[tuple[int, int], Scaling]:
 
 
 class QuantizedLinear(nn.Linear):
-    """nn.Linear whose three matmuls are quantized; its weight is the other layer's own tensor."""
+    """nn.Linear whose three matmuls are quantized; its weight is the original layer's tensor."""
 
     def __init__(self, linear: nn.Linear, recipe: Recipe):
         nn.Module.__init__(self)
@@ -172,13 +172,13 @@ class QuantizedLinear(nn.Linear):
         self.weight, self.bias, self.recipe = linear.weight, linear.bias, recipe
         device = linear.weight.device
         self.amax = AmaxHistory(recipe.history, device) if recipe.history else None
-        self.keeps_casts = False  # from one microbatch to the next, until `after_step`
+        self.keeps_casts = False  # across microbatches, until `after_step`
         self.kept_casts: tuple[Quantized, Quantized] | None = None
         self.kept_version = -1
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (..., D) -> (..., F), in autocast's dtype where that is on."""
-        if x.numel() == 0:  # an expert without tokens: nothing has a scale
+        """x (..., D) -> (..., F), in autocast's dtype if that is on."""
+        if x.numel() == 0:  # an expert without tokens has no scales
             return nn.Linear.forward(self, x)
         rows, kind = rearrange(x, "... d -> (...) d"), x.device.type  # (T, D)
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -188,7 +188,7 @@ class QuantizedLinear(nn.Linear):
         return y.to(dtype).reshape(*x.shape[:-1], self.out_features)
 
     def quantized(self, matrix: Tensor, role: int, record: bool) -> Quantized:
-        """One operand; evaluation (record=False) leaves no trace in the history."""
+        """Quantizes one operand; evaluation (record=False) does not touch the history."""
         recipe = self.recipe
         scaling = (recipe.activation, recipe.weight, recipe.gradient)[role]
         if self.amax is None:
@@ -199,8 +199,8 @@ class QuantizedLinear(nn.Linear):
     def quantized_weight(self, record: bool) -> tuple[Quantized, Quantized]:
         """W (F, D) and W^T (D, F); the same for all microbatches of a step.
 
-        Loading a state counts the weight's version up; torch's fused AdamW does not, and
-        `after_step` must tell.
+        Loading a state increments the weight's version; torch's fused AdamW does not, so
+        `after_step` must be called.
         """
         if self.kept_casts is not None and self.kept_version == self.weight._version:
             return self.kept_casts
@@ -212,17 +212,17 @@ class QuantizedLinear(nn.Linear):
         return casts
 
 
-# ---- a model of them ----
+# ---- converting a model ----
 
 
 def convert(
     model: nn.Module, recipe: Recipe, keep: Collection[str] = KEEP, example: Any = None
 ) -> nn.Module:
-    """Exchanges the linear layers of `model`, in place, but those that `keep` names.
+    """Replaces the linear layers of `model`, in place, except those that `keep` names.
 
     Embedding, head, router, norms and attention itself stay as they are: they are few FLOPs, and
     sensitive. Parameters stay the same tensors, with the same names. `keep`, `example`: as in
-    model/swap.py, which looks whether all of the new layers are called.
+    model/swap.py, which checks that all new layers are called.
     """
     swap_linears(model, lambda linear: QuantizedLinear(linear, recipe), keep, example)
     return model
@@ -231,7 +231,7 @@ def convert(
 def after_step(
     model: nn.Module, all_reduce_max: Callable[[Tensor], object] = lambda tensor: tensor
 ) -> None:
-    """Forgets the weights' casts and rolls the histories, once the weights have moved."""
+    """Drops the weights' casts and updates the histories, once the weights have changed."""
     for module in model.modules():
         if isinstance(module, QuantizedLinear):
             module.kept_casts = None
@@ -243,7 +243,7 @@ def follow(
     optimizer: torch.optim.Optimizer,
     all_reduce_max: Callable[[Tensor], object] = lambda tensor: tensor,
 ) -> None:
-    """Lets every `optimizer.step` call `after_step`; a weight is then cast once a step."""
+    """Makes every `optimizer.step` call `after_step`; a weight is then cast once a step."""
     for module in model.modules():
         if isinstance(module, QuantizedLinear):
             module.keeps_casts = True

@@ -1,13 +1,13 @@
-"""BF16 weights: why a small step vanishes, and the two ways to keep it.
+"""BF16 weights: why a small step vanishes, and two ways to keep it.
 
-BF16 has 8 bits of mantissa: next to 1 lies 1 + 2^-7. A step of lr · update that is under half of
-that rounds back to where it was, every time, and training stands still.
+BF16 has 8 bits of mantissa: the next number after 1 is 1 + 2^-7. If lr · update is under half of
+that, the weight rounds back to its old value, every time, and training stalls.
 
     bf16 alone        w16 <- nearest(w16 - step)                      2 bytes, may stall
     master weights    w32 <- w32 - step,  w16 <- nearest(w32)         2 + 4 bytes
     stochastic        w16 <- up or down, by chance, right on average  2 bytes
 
-Rounding up with the probability of the part that is cut makes the mean of many roundings exact.
+Rounding up with probability equal to the discarded fraction is exact on average.
 Papers: Micikevicius et al. 2018 (arXiv:1710.03740); Gupta et al. 2015 (arXiv:1502.02551). Lab: e04.
 """
 
@@ -18,13 +18,13 @@ from torch import Tensor
 
 from minitrain.errors import InputError
 
-CUT_BITS = 16  # of a float32's mantissa: what BF16 has not
+CUT_BITS = 16  # of a float32's mantissa: those that BF16 lacks
 
 
 def stochastic_round(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """float32 -> bfloat16, up or down with the probability that makes the mean x itself.
 
-    A random number in the bits that are cut carries into the rest as often as they are large.
+    A random number added to the discarded bits carries into the rest with that probability.
     """
     x = x.float()
     noise = torch.randint(
@@ -39,12 +39,12 @@ def nearest(x: Tensor) -> Tensor:
 
 
 class MasterWeights:
-    """An optimizer over BF16 weights that moves a float32 copy of each, and rounds it back.
+    """An optimizer over BF16 weights that updates a float32 copy of each, and rounds it back.
 
-    Takes a fresh torch optimizer over the BF16 parameters, whatever its rule, and gives it the
-    copies. It has what a training loop asks of an optimizer, and the masters are in its state. A
-    weight that is float32 or wider is its own master; one that others have written since the last
-    step, such as model.load_state_dict, is where its master goes on from.
+    Wraps a fresh torch optimizer over the BF16 parameters, whatever its rule, and gives it the
+    copies. It has an optimizer's interface, and the masters are in its state. A weight in float32
+    or wider is its own master; if a weight was written since the last step, such as by
+    model.load_state_dict, its master restarts from it.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):
@@ -69,7 +69,7 @@ class MasterWeights:
 
     @property
     def state(self) -> dict[Tensor, dict]:
-        """For each weight what its rule holds, and the master."""
+        """For each weight its rule's state, and the master."""
         pairs = zip(self.weights, self.masters)
         return {w: {**self.optimizer.state.get(m, {}), "master": m.detach()} for w, m in pairs}
 
@@ -84,7 +84,7 @@ class MasterWeights:
             master.grad = None
 
     def _follow(self) -> None:
-        """Adopts weights that others have written: those that differ from their rounded masters."""
+        """Adopts weights written by others: those that differ from their rounded masters."""
         for weight, master in zip(self.weights, self.masters):
             if weight.dtype != master.dtype:
                 master.copy_(torch.where(weight == master.to(weight.dtype), master, weight))
@@ -96,7 +96,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def state_dict(self) -> dict:
-        """Laid out as the optimizer's own, with each master in its parameter's state."""
+        """In the optimizer's own layout, with each master in its parameter's state."""
         self._follow()
         inner = self.optimizer.state_dict()
         state = {

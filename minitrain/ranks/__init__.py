@@ -1,4 +1,4 @@
-"""The runtime of ranks: processes that are launched, talk through a group, and report their waits.
+"""The runtime of ranks: launched processes that communicate in a group and report their waits.
 
 from minitrain.ranks.launch import launch
 from minitrain.ranks import Group, RankError, group_from_torch

@@ -1,6 +1,6 @@
 """The processes of one launch, as the launching process sees them: start, listen, report, end.
 
-`Crew` holds them; `supervise` listens until all have returned, or raises why one cannot. They
+`Crew` holds them; `supervise` listens until all have returned, or raises when one cannot. They
 are forked from Python's forkserver, which has torch imported but has never run an operation (a
 process that has run one cannot be forked: OpenMP's threads do not survive it).
 """
@@ -41,19 +41,19 @@ from minitrain.words import signal_text
 
 PRELOADED = [
     "torch",
-    "torch._dynamo",  # the first optimizer of a process imports it, for more than a second
+    "torch._dynamo",  # a process's first optimizer imports it, which takes more than a second
     "minitrain.ranks.launch",
 ]
-LAST = "minitrain.ranks.server"  # notes how old the sources of what is loaded then are
-GLANCE_SECONDS = 0.1  # between two looks at who waits for whom
+LAST = "minitrain.ranks.server"  # records how old the sources of loaded modules are at that time
+GLANCE_SECONDS = 0.1  # between two checks of who waits for whom
 GRACE_SECONDS = 0.5  # for the other ranks, after one has failed
-EXIT_SECONDS = 1.0  # for the exit code of a rank that is gone
+EXIT_SECONDS = 1.0  # for the exit code of a rank that has gone
 
 
 def context(start_method: str | None, preload: Sequence[str] = ()) -> Any:
-    """multiprocessing's context; the forkserver starts at the first use, or by `prepare`.
+    """multiprocessing's context; the forkserver starts at first use, or by `prepare`.
 
-    `preload`: modules that the server imports beside torch, once, for the ranks to come.
+    `preload`: modules that the server imports besides torch, once, for all later ranks.
     """
     name = start_method or ("spawn" if os.name == "nt" else "forkserver")
     chosen = multiprocessing.get_context(name)
@@ -76,7 +76,7 @@ def short_paths() -> Iterator[None]:
 
 
 class Crew:
-    """The ranks of one launch: `finished`, `failed` or `died`; the others still run."""
+    """The ranks of one launch: `finished`, `failed` or `died`; the others are still running."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Crew:
         self.finished: dict[int, tuple] = {}
         self.failed: dict[int, Failure] = {}
         self.died: dict[int, str] = {}
-        self.events: list[int] = []  # ranks that failed or died, first one first
+        self.events: list[int] = []  # ranks that failed or died, in order
         self._context = context(start_method)
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class Crew:
         return self.finished.keys() | self.failed.keys() | self.died.keys()
 
     def listen(self, seconds: float) -> None:
-        """Takes the ranks' messages of the next `seconds`; returns at the first one."""
+        """Receives the ranks' messages for up to `seconds`; returns at the first one."""
         living = set(range(self.count)) - self.ended
         sources = {self.connections[rank]: rank for rank in living if rank in self.connections}
         sentinels = {p.sentinel: rank for rank, p in enumerate(self.processes) if rank in living}
@@ -135,14 +135,14 @@ class Crew:
         for source in ready:
             rank = sentinels.get(source)
             if rank is not None:
-                while self._take(rank):  # its last words
+                while self._take(rank):  # its last messages
                     pass
                 if rank not in self.ended:
                     self.died[rank] = _how_it_died(self.processes[rank])
                     self.events.append(rank)
 
     def settle(self, seconds: float) -> None:
-        """Gives the other ranks time, after the first failure, to fail, wait or end as well."""
+        """After the first failure, gives the other ranks time to fail, wait or end as well."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             busy = [r for r in set(range(self.count)) - self.ended
@@ -153,15 +153,15 @@ class Crew:
 
     @property
     def causes(self) -> list[int]:
-        """The ranks that failed by themselves, first one first."""
+        """The ranks that failed on their own, in order."""
         return [r for r in self.events if r in self.died or not self.failed[r].is_consequence]
 
     def said(self, rank: int) -> str:
-        """The last words of a rank that failed or died."""
+        """The error message of a rank that failed or died."""
         return self.died.get(rank) or self.failed[rank].message
 
     def reports(self) -> tuple[RankReport, ...]:
-        """One report a rank: where it is now."""
+        """One report per rank: its current state."""
         running = {r: p.pid for r, p in enumerate(self.processes) if r not in self.ended and p.pid}
         stacks = dump_stacks(self.folder, running)
         ended = {**dict.fromkeys(self.finished, "finished"), **self.died}
@@ -171,7 +171,7 @@ class Crew:
         )
 
     def end(self) -> None:
-        """Ends all processes and closes all pipes; a second interrupt waits until that is done."""
+        """Ends all processes and closes all pipes; a second interrupt is held back until then."""
         with _uninterrupted():
             for process in self.processes:
                 if process.pid is not None:
@@ -179,7 +179,7 @@ class Crew:
                     process.kill()
             for process in self.processes:
                 if process.pid is not None:
-                    process.join()  # it was killed: only the kernel is still in the way
+                    process.join()  # it was killed: only the kernel can still delay it
                     process.close()
             for connection in self.connections.values():
                 connection.close()
@@ -231,7 +231,7 @@ def supervise(crew: Crew, timeout: float) -> None:
 
 
 def _failure(crew: Crew) -> RankError:
-    """The first cause, never what followed from it; of ranks that failed alike, the lowest."""
+    """The first cause, never its consequences; among ranks that failed alike, the lowest."""
     reports = crew.reports()
     causes = crew.causes or crew.events
     first = min(rank for rank in causes if crew.said(rank) == crew.said(causes[0]))
@@ -266,7 +266,7 @@ def _too_late(crew: Crew, timeout: float) -> RankError:
 
 
 def _how_it_died(process: Any) -> str:
-    process.join(EXIT_SECONDS)  # its pipe closes a moment before its exit code is there
+    process.join(EXIT_SECONDS)  # its pipe closes a moment before its exit code is available
     code = process.exitcode
     if code is not None and code < 0:
         hint = " (by hand, or for want of memory)" if code == -signal.SIGKILL else ""
@@ -276,7 +276,7 @@ def _how_it_died(process: Any) -> str:
 
 @contextlib.contextmanager
 def _main_hidden() -> Iterator[None]:
-    """multiprocessing tells each child to run the parent's main script again; not ours."""
+    """Keeps multiprocessing from running the parent's main script again in each child."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -17,14 +17,14 @@ class RankReport:
     line: int | None  # in the learner's own code
     text: str  # all of that in one sentence
     file: str | None = None
-    traceback: tuple[str, ...] = ()  # one text a frame of the learner's, innermost last
+    traceback: tuple[str, ...] = ()  # one string per frame of the learner's, innermost last
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.text}"
 
 
 class RankError(RuntimeError):
-    """A launch that failed; `.reports` has one `RankReport` a rank, in order."""
+    """A launch that failed; `.reports` has one `RankReport` per rank, in order."""
 
     def __init__(self, headline: str, reports: tuple[RankReport, ...] = ()) -> None:
         super().__init__(headline)
@@ -40,7 +40,7 @@ class RankError(RuntimeError):
 
 
 class DeadlockError(RankError):
-    """Ranks wait for one another, or for a rank that has returned: no one can go on."""
+    """Ranks wait for one another, or for a rank that has returned: none can continue."""
 
 
 class MismatchError(RankError):
@@ -52,17 +52,17 @@ class RankDied(RankError):
 
 
 class DeadlineError(RankError):
-    """The deadline passed while a rank was still at work; `ADVICE` ends its headline."""
+    """The deadline passed while a rank was still running; `ADVICE` ends its headline."""
 
     ADVICE = "if the work takes longer, raise timeout="
 
 
 class RankInputError(RankError, InputError):
-    """A rank raised InputError: one sentence for a person, and the ranks behind it."""
+    """A rank raised InputError: one sentence for the user, and the ranks concerned."""
 
 
 class RanksInterrupted(KeyboardInterrupt):
-    """The launch was interrupted; all its processes are gone. `.reports` says where they were."""
+    """The launch was interrupted; all its processes have ended. `.reports` says where they were."""
 
     def __init__(self, reports: tuple[RankReport, ...]) -> None:
         super().__init__("interrupted")
@@ -76,7 +76,7 @@ class RanksInterrupted(KeyboardInterrupt):
 
 
 class Mismatch(RuntimeError):
-    """Raised within a rank, by the second of two that came with different operations."""
+    """Raised within a rank, the second of two that called different operations."""
 
     def __init__(self, rank: int, mine: str, other: int, theirs: str) -> None:
         super().__init__(f"rank {rank} is in {mine}, but rank {other} is in {theirs}")
@@ -84,11 +84,11 @@ class Mismatch(RuntimeError):
 
 
 class ConnectionLost(RuntimeError):
-    """Raised within a rank whose peer is gone: a consequence, never the cause that is shown."""
+    """Raised within a rank whose peer is gone: a consequence, never reported as the cause."""
 
 
 class WaitedTooLong(RuntimeError):
-    """Raised within a rank whose peers did not come while an operation may wait for them."""
+    """Raised within a rank whose peers did not arrive within an operation's timeout."""
 
     def __init__(self, rank: int, doing: str, seconds: float, missing: list[int]) -> None:
         whom = f"; {ranks_text(missing)} did not come" if missing else ""
@@ -99,8 +99,8 @@ class WaitedTooLong(RuntimeError):
 
 
 def describe(headline: str, reports: tuple[RankReport, ...]) -> str:
-    """The headline, a line a rank (one for all that failed alike), then the calls by which a rank
-    that failed came to its line."""
+    """The headline, a line per rank (one for all that failed alike), then the stack of calls in
+    each failed rank."""
     said: dict[tuple[str, int | None], list[int]] = {}
     for report in reports:
         alone = None if report.state == "failed" else report.rank

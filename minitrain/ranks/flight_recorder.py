@@ -1,10 +1,10 @@
-"""Flight recorder: a memory-mapped page that all ranks of one machine share, so that a hang
-explains itself (torch's own, TORCH_NCCL_TRACE_BUFFER_SIZE, keeps the same for NCCL).
+"""Flight recorder: a memory-mapped page shared by all ranks of one machine, so that a hang explains
+itself (torch's own, TORCH_NCCL_TRACE_BUFFER_SIZE, keeps the same for NCCL).
 
 Each rank records what it starts and what it waits for in its own part, and reads the others' parts.
-So the rank that comes second to a collective sees *before* it starts that the first came with
-another one (a mismatch), and the launching process sees which ranks wait for each other (a
-deadlock) without asking: a killed rank has left its last record. 4 µs an operation of 4 ranks;
+So the second rank to reach a collective sees *before* it starts that the first called a different
+one (a mismatch), and the launching process sees which ranks wait for each other (a deadlock)
+without asking them: even a killed rank leaves its last record. 4 µs per operation of 4 ranks;
 TORCH_DISTRIBUTED_DEBUG=DETAIL makes each all-reduce take 1.5 to 2.4 times as long.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-CHANNELS, HISTORY = 128, 32  # of a rank; the last operations of a channel that are kept
+CHANNELS, HISTORY = 128, 32  # per rank; the latest operations kept per channel
 PLACE = 256  # bytes of a "file:line"
 STARTING, COMPUTING, WAITING = range(3)
 
@@ -27,9 +27,9 @@ CHANNEL = np.dtype(
     [
         ("counterpart", "u8"),  # the id of the channel where the other side records its part
         ("needs", "u8"),  # bit r: rank r must have recorded its part before this one can end
-        ("recorded", "u8"),  # how many operations so far; the n-th lies at n % HISTORY
-        ("key", "S64", HISTORY),  # what must agree
-        ("words", "S160", HISTORY),  # what a person reads
+        ("recorded", "u8"),  # how many operations so far; the n-th is at n % HISTORY
+        ("key", "S64", HISTORY),  # must agree on both sides
+        ("words", "S160", HISTORY),  # for people
     ],
     align=True,
 )
@@ -37,11 +37,11 @@ PART = np.dtype(
     [
         ("state", "u1"),
         ("provable", "?"),
-        ("row", "i4"),  # the channel that it waits in, and which of its operations
+        ("row", "i4"),  # the channel it waits in, and which of its operations
         ("number", "u8"),
         ("version", "u8"),  # counts the changes of state
         ("where", f"S{PLACE}"),  # "file:line" of the last wait
-        ("seen", f"S{PLACE}"),  # "file:line" at the last glance of the rank's watch
+        ("seen", f"S{PLACE}"),  # "file:line" when the rank's watch last looked
         ("ids", "u8", CHANNELS),
         ("channels", CHANNEL, CHANNELS),
     ],
@@ -50,15 +50,15 @@ PART = np.dtype(
 
 
 class Channel(NamedTuple):
-    """A sequence of operations of one kind: the n-th here belongs to the n-th in `counterpart`."""
+    """A sequence of operations of one kind: the n-th here matches the n-th in `counterpart`."""
 
     id: int
     counterpart: int
-    needs: tuple[int, ...]  # ranks that must come before an operation here can end
+    needs: tuple[int, ...]  # ranks that must arrive before an operation here can end
 
 
 class Entry(NamedTuple):
-    """One recorded operation: the `number`-th of the rank's channel in `row`; -1: not recorded."""
+    """One recorded operation: `number` in the rank's channel at `row`; -1: not recorded."""
 
     row: int
     number: int
@@ -76,7 +76,7 @@ class Status(NamedTuple):
 
 
 class FlightRecorder:
-    """One part a rank in `memory`, of which `rank` writes its own."""
+    """One part per rank in `memory`; `rank` writes its own."""
 
     def __init__(self, memory: mmap.mmap, rank: int = 0, sees_others: bool = True) -> None:
         self.parts = np.frombuffer(memory, PART)  # (ranks,)
@@ -89,20 +89,20 @@ class FlightRecorder:
 
     @staticmethod
     def create(path: str | os.PathLike, ranks: int) -> FlightRecorder:
-        """An empty one; the file is sparse, a rank that uses few channels touches few pages."""
+        """An empty recorder; the file is sparse, so a rank with few channels touches few pages."""
         with open(path, "wb") as file:
             os.truncate(file.fileno(), ranks * PART.itemsize)
         return FlightRecorder.open(path)
 
     @staticmethod
     def open(path: str | os.PathLike, rank: int = 0) -> FlightRecorder:
-        """The one that all ranks share: in a rank, or in the process that launched them."""
+        """The recorder that all ranks share: in a rank, or in the process that launched them."""
         with open(path, "r+b") as file:
             return FlightRecorder(mmap.mmap(file.fileno(), 0), rank)
 
     @staticmethod
     def alone() -> FlightRecorder:
-        """For a rank that shares no memory with the others: it knows what itself waits in."""
+        """A recorder for a rank that shares no memory: it knows only its own waits."""
         return FlightRecorder(mmap.mmap(-1, PART.itemsize), sees_others=False)
 
     @property
@@ -110,7 +110,7 @@ class FlightRecorder:
         return len(self.parts)
 
     def close(self) -> None:
-        """Gives the memory back, and the file's descriptor with it."""
+        """Releases the memory and the file descriptor."""
         del self.parts, self.counts, self.keys, self.texts
 
     # ---- a rank writes its own part ----
@@ -118,7 +118,7 @@ class FlightRecorder:
     def record(self, channel: Channel, key: str, words: str) -> tuple[Entry, int | None]:
         """Records this rank's next operation in `channel`, before it starts.
 
-        Returns its entry, and the rank that has come to the same place with another key, if any.
+        Returns its entry, and the rank that recorded a different key for it, if any.
         """
         if not self.sees_others:
             channel = channel._replace(needs=())
@@ -128,7 +128,7 @@ class FlightRecorder:
         mine, number = key.encode(), int(self.counts[self.rank, row])
         self.keys[self.rank, row, number % HISTORY] = mine
         self.texts[self.rank, row, number % HISTORY] = words.encode()
-        self.counts[self.rank, row] = number + 1  # last: a reader of it finds the rest
+        self.counts[self.rank, row] = number + 1  # last: a reader that sees it finds the rest
         return Entry(row, number), self._first_that_differs(channel, number, mine)
 
     def wait(self, entry: Entry, where: str, provable: bool) -> None:
@@ -138,17 +138,17 @@ class FlightRecorder:
         parts["row"][self.rank], parts["number"][self.rank] = entry
         parts["provable"][self.rank] = provable and entry.row >= 0
         parts["version"][self.rank] = self.version
-        parts["state"][self.rank] = WAITING  # last: a reader of it finds the rest
+        parts["state"][self.rank] = WAITING  # last: a reader that sees it finds the rest
 
     def compute(self) -> None:
-        """Records that this rank computes."""
+        """Records that this rank is computing."""
         parts, self.version = self.parts, self.version + 1
-        parts["state"][self.rank] = COMPUTING  # first: no one takes the rest for a wait
+        parts["state"][self.rank] = COMPUTING  # first: no one mistakes the rest for a wait
         parts["version"][self.rank] = self.version
         parts["row"][self.rank] = -1
 
     def glance(self, where: str) -> None:
-        """Notes where the rank's own code is, for the case that it dies there."""
+        """Records the rank's current line, in case it dies there."""
         self.parts["seen"][self.rank] = where.encode()[-PLACE:]
 
     def _own_row(self, channel: Channel) -> int | None:
@@ -175,13 +175,13 @@ class FlightRecorder:
         return Status(part["state"], bool(part["provable"]), entry, part["version"], *places)
 
     def words(self, rank: int, entry: Entry) -> str:
-        """The operation for people: "all_reduce(sum) of float32 [3, 4]"."""
+        """The operation in readable form: "all_reduce(sum) of float32 [3, 4]"."""
         if entry.row < 0:
             return ""
         return self.texts[rank, entry.row, entry.number % HISTORY].decode(errors="replace")
 
     def words_at(self, rank: int, channel: int, number: int) -> str:
-        """The same, by the channel's id."""
+        """The same, by channel id."""
         return self.words(rank, Entry(self._row(rank, channel), number))
 
     def missing(self, rank: int, entry: Entry) -> list[int]:
@@ -202,8 +202,8 @@ class FlightRecorder:
         return None
 
     def _key(self, rank: int, channel: int, number: int) -> bytes | None:
-        """The key of a rank's n-th operation there; None before it has come, or once it is
-        forgotten."""
+        """The key of a rank's n-th operation there; None if not yet recorded, or already
+        overwritten."""
         if not number < self._recorded(rank, channel) <= number + HISTORY:
             return None
         return self.keys[rank, self._row(rank, channel), number % HISTORY]
@@ -224,10 +224,10 @@ class FlightRecorder:
 
 
 def stuck(recorder: FlightRecorder, ended: set[int]) -> dict[int, int]:
-    """The ranks that can never go on, each with the version of its wait; `ended` have returned.
+    """The ranks that can never continue, each with the version of its wait; `ended` have returned.
 
-    A rank that waits may still go on if everyone it misses may. What is left when no more can be
-    freed waits for itself in a circle, or for a rank that has ended.
+    A waiting rank may still continue if every rank it waits for may. The ranks that remain wait in
+    a cycle, or for a rank that has ended.
     """
     running = set(range(recorder.ranks)) - ended
     statuses = {rank: recorder.status(rank) for rank in running}
@@ -258,6 +258,6 @@ def channel_of_messages(
 
 
 def _id(*parts: object) -> int:
-    """The same 8 bytes on every rank for the same meeting place; never 0, an empty row."""
+    """The same 8 bytes on every rank for the same channel; never 0, which marks an empty row."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") | 1

@@ -1,14 +1,14 @@
-"""A rank's view of its group: who it is, and every way to talk to the others.
+"""A rank's view of its group: its rank, the size, and every operation to reach the other ranks.
 
 `Group` wraps one of torch's process groups and is passed as an argument: no default group, no
 globals. Operations are in place, as in torch.distributed, and return the tensor that they fill, or
-with async_op=True a `Work`. Strided and empty tensors are welcome. Each operation is recorded in
+with async_op=True a `Work`. Strided and empty tensors are allowed. Each operation is recorded in
 `group.trace` by `group.clock`, and in the flight recorder: 15 µs of a rank's time.
 
     all_reduce ─ GroupCall ─ Work (work.py) ─ torch ─ work.wait() ─ the tensor
 
-The seam for an emulated clock: `launch(fabric=…)` makes a `LogicalClock` for each rank and calls
-`group.use(clock)`; subgroups share it. What it is asked, and when: `measure.traffic.Clock`.
+The hook for an emulated clock: `launch(fabric=…)` makes a `LogicalClock` for each rank and calls
+`group.use(clock)`; subgroups share it. Its interface is `measure.traffic.Clock`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from minitrain.ranks.work import GroupCall, Work, dense, land, shape
 
 REDUCTIONS = {
     "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.SUM,  # and divided when it has arrived: gloo has no average of its own
+    "avg": dist.ReduceOp.SUM,  # divided on arrival: gloo has no average of its own
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
 }
-MEANT = {"mean": "avg", "average": "avg", "add": "sum"}  # what others call them: for the message
-PATIENCE_SECONDS = 600.0  # that an operation waits for the other ranks: NCCL's own default
-LEAVING_SECONDS = 2.0  # for torch's threads to end: one that waits for a lost rank does not
+MEANT = {"mean": "avg", "average": "avg", "add": "sum"}  # common synonyms, for the error message
+PATIENCE_SECONDS = 600.0  # how long an operation waits for the other ranks: NCCL's own default
+LEAVING_SECONDS = 2.0  # for torch's threads to end; one that waits for a lost rank never does
 holders: WeakSet[Any] = WeakSet()  # the `Group`s of this process, which keep torch's alive
 
 
 class Group:
-    """`ranks` are the members' numbers in the launch; `rank` is this one's place among them."""
+    """`ranks` are the members' numbers in the launch; `rank` is this one's index among them."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Group:
     # ---- from one rank to another ----
 
     def send(self, tensor: Tensor, to: int) -> Tensor:
-        """Sends `tensor`, and returns it once `to` has taken it."""
+        """Sends `tensor`, and returns it once `to` has received it."""
         return self.isend(tensor, to).wait()
 
     def recv(self, tensor: Tensor, source: int) -> Tensor:
@@ -105,9 +105,9 @@ class Group:
         return Work(self, call)
 
     def exchange(self, send_tensor: Tensor, to: int, recv_tensor: Tensor, source: int) -> Tensor:
-        """Sends to one rank while it receives from another; returns `recv_tensor`, filled.
+        """Sends to one rank while receiving from another; returns `recv_tensor`, filled.
 
-        Both are under way before it waits for either, so a ring of exchanges cannot deadlock.
+        Both are in flight before it waits for either, so a ring of exchanges cannot deadlock.
         """
         arriving = self.irecv(recv_tensor, source)
         leaving = self.isend(send_tensor, to)
@@ -135,7 +135,7 @@ class Group:
         options.rootRank, options.rootTensor = root, 0
         start = partial(self.process_group.broadcast, [buffer], options)
         finish = partial(land, tensor, buffer)
-        is_last = self.rank == (root - 1) % self.size  # of the chain: it passes nothing on
+        is_last = self.rank == (root - 1) % self.size  # of the chain: it forwards nothing
         sent = 0 if is_last else tensor.nbytes
         call = GroupCall("broadcast", tensor, sent, start, finish, f"(root {root})")
         return self._run(call, async_op)
@@ -143,7 +143,7 @@ class Group:
     def reduce_scatter(
         self, output: Tensor, input: Tensor, op: str = "sum", async_op: bool = False
     ) -> Tensor | Work:
-        """`output`, of n elements, gets this rank's n of the sum of all ranks' `input`, of N·n."""
+        """Reduces all ranks' `input`, N·n elements; `output` gets this rank's n of the result."""
         source, buffer = dense(input, "reduce_scatter"), dense(output, "reduce_scatter")
         self._check_sizes("reduce_scatter", whole=input, part=output)
         options = dist.ReduceScatterOptions()
@@ -156,7 +156,7 @@ class Group:
         return self._run(call, async_op)
 
     def all_gather(self, output: Tensor, input: Tensor, async_op: bool = False) -> Tensor | Work:
-        """`output`, of N·n elements, gets all ranks' `input`, of n elements, in rank order."""
+        """Gathers all ranks' `input`, of n elements, in rank order into `output`, of N·n."""
         source, buffer = dense(input, "all_gather"), dense(output, "all_gather")
         self._check_sizes("all_gather", whole=output, part=input)
         start = partial(self.process_group._allgather_base, buffer.view(-1), source.view(-1))
@@ -183,7 +183,7 @@ class Group:
         return self._run(call, async_op)
 
     def barrier(self) -> None:
-        """No rank leaves before all have come."""
+        """Returns once all ranks have called it."""
         empty = torch.empty(0, device=self.device)
         call = GroupCall("barrier", empty, 0, self.process_group.barrier, lambda: empty)
         Work(self, call).wait()
@@ -191,7 +191,7 @@ class Group:
     # ---- smaller groups ----
 
     def split(self, color: int | None) -> Group | None:
-        """Ranks that name the same color form a group, in their old order; None stays out."""
+        """Ranks with the same color form a group, in their old order; None joins none."""
         mine = torch.tensor([-1 if color is None else color], device=self.device)
         colors = torch.empty(self.size, dtype=mine.dtype, device=self.device)
         start = partial(self.process_group._allgather_base, colors, mine)
@@ -202,7 +202,7 @@ class Group:
         return self.subgroup([rank for rank, other in enumerate(colors.tolist()) if other == color])
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
-        """The group of these of my ranks, in this order. Each of them calls; others get None."""
+        """The group of these ranks, in this order. All its members must call; others get None."""
         if len(set(ranks)) < len(ranks) or not all(0 <= r < self.size for r in ranks):
             raise InputError(f"{list(ranks)} must be different ranks from 0 to {self.size - 1}")
         if self.rank not in ranks:
@@ -265,7 +265,7 @@ def _reduction(op: str, tensor: Tensor) -> Any:
 def meet(
     on_gpus: bool, store: dist.Store | None = None, rank: int = -1, ranks: int = -1
 ) -> dist.ProcessGroup:
-    """All ranks, when they have come; with no store, by the environment that torchrun sets."""
+    """Waits for all ranks and joins them; without a store, by torchrun's environment variables."""
     if not dist.is_initialized():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
@@ -279,10 +279,10 @@ def meet(
 
 @atexit.register
 def leave() -> None:
-    """Ends gloo's threads while Python still runs; a `Group` is of no use afterwards.
+    """Ends gloo's threads while Python still runs; a `Group` is unusable afterwards.
 
-    They let go of a message's tensors after the wait for it has returned, and a thread that does so
-    when Python has ended aborts the process: "terminate called without an active exception".
+    They release a message's tensors after the wait for it has returned, and a thread that does so
+    after Python has ended aborts the process: "terminate called without an active exception".
     """
     if dist.is_initialized() or holders:  # a group in place is gone, torch's is not
         ending = threading.Thread(target=_let_go, daemon=True)
@@ -295,16 +295,16 @@ def _let_go() -> None:
         dist.destroy_process_group()
     for holder in holders:
         holder.process_group = None
-    gc.collect()  # a sharded model refers to itself by its hooks
+    gc.collect()  # a sharded model refers to itself through its hooks
 
 
 def new_process_group(parent: Any, members: Sequence[int], name: str) -> Any:
-    """torch's group of the world's ranks `members`, in that order, known to all of torch.
+    """torch's group of the world's ranks `members`, in that order, registered with torch.
 
-    `dist.new_group` wants every rank of the world to call, in the same order; with
+    `dist.new_group` must be called by every rank of the world, in the same order; with
     `use_local_synchronization` it names the group by how many each member has made before, and so
-    hangs where groups overlap: rank 1 in [0, 1] and [1, 2]. Here the members alone call, and name
-    it alike. Where `parent` is none of torch's but a carrier's (process.py), it is the carrier's.
+    hangs if groups overlap: rank 1 in [0, 1] and [1, 2]. Here only the members call, and they agree
+    on the name. If `parent` belongs to a carrier (process.py), the carrier makes the group.
     """
     if not isinstance(parent, dist.ProcessGroup):
         return parent.subgroup(members, name)

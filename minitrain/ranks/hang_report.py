@@ -1,4 +1,4 @@
-"""Builds one `RankReport` a rank from the flight recorder, the stack dumps and the failures."""
+"""Builds one `RankReport` per rank from the flight recorder, stack dumps and failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 def dump_stacks(folder: Path, pids: dict[int, int], seconds: float = 0.5) -> dict[int, list[Frame]]:
-    """Asks the ranks `pids` for their stacks, also where they are stuck in C; innermost last."""
+    """Gets the stacks of the ranks `pids`, even if they are stuck in C; innermost last."""
     if not pids or os.name != "posix":
         return {}
     for pid in pids.values():
@@ -49,7 +49,7 @@ def report(
     if ended == "finished":
         return RankReport(rank, "finished", None, None, "finished")
     waits = status.state == WAITING
-    stack = failed.frames if failed is not None else stack  # cut off, when another rank was gone
+    stack = failed.frames if failed is not None else stack  # cut off when another rank was gone
     file, line = _position(status.where if waits else status.seen, stack or [])
     at = f", {quoted(file, line)}" if file else ""
     if ended is not None:
@@ -78,7 +78,7 @@ def _of_failure(rank: int, failed: Failure, operation: str | None) -> RankReport
 
 
 def _position(seen: str, stack: list[Frame]) -> tuple[str | None, int | None]:
-    """The learner's line: from the stack, else what the rank had noted, else any line there is."""
+    """The learner's line: from the stack, else the rank's last record, else any line there is."""
     own = [frame for frame in stack if is_own(frame[0])]
     file, _, line = seen.rpartition(":")
     if not own and file:
@@ -93,7 +93,7 @@ def _innermost(frames: Iterable[Frame]) -> Frame | None:
 
 
 def _shown(frames: Iterable[Frame]) -> list[Frame]:
-    """The learner's own frames; where there are none, all but this machinery's."""
+    """The learner's own frames; if there are none, all but the runtime's."""
     frames = list(frames)
     own = [frame for frame in frames if is_own(frame[0])]
     return own or [frame for frame in frames if not is_runtime(frame[0])]
@@ -111,7 +111,7 @@ def _read(path: Path) -> str:
 def _frames(dump: str) -> list[Frame]:
     """The stack of the thread that runs the rank, from faulthandler's text (innermost first).
 
-    A rank that was forked has its parent's frames outside of `run_rank`: they are left out.
+    A forked rank has its parent's frames outside of `run_rank`: they are left out.
     """
     threads = [part for part in dump.split("\n\n") if "in _watch" not in part]
     main = max(threads, key=lambda part: ("in run_rank" in part, len(part)), default="")

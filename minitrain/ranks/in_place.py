@@ -1,9 +1,9 @@
-"""Ranks that others have started: `launch` under torchrun or srun, and torch's groups as `Group`s.
+"""Ranks started by others: `launch` under torchrun or srun, and torch's groups as `Group`s.
 
 Under torchrun this process is a rank already, so the function of a launch runs in place: every
-process runs the whole script, at a launch they meet, the first `ranks` of them run the function,
-and each gets the results of all. So a lab's cells are a cluster's script, unchanged. A script that
-has its own process groups hands one to any technique of this package:
+process runs the whole script, they synchronize at a launch, the first `ranks` of them run the
+function, and each gets all results. So a lab's cells run unchanged as a cluster's script. A script
+with its own process groups can pass one to any technique of this package:
 
     dist.init_process_group("gloo")                 or init_device_mesh("cpu", (8,))
     group = group_from_torch()                      or group_from_torch(mesh)
@@ -38,7 +38,7 @@ REMEDY = "start with torchrun, or unset RANK to launch ranks from here"
 
 
 def rank_and_world_size() -> tuple[int, int] | None:
-    """RANK and WORLD_SIZE as torchrun or srun set them; None where this process is no rank."""
+    """RANK and WORLD_SIZE as set by torchrun or srun; None if this process is not a rank."""
     if "RANK" not in os.environ:
         return None
     rank, size = _number("RANK"), _number("WORLD_SIZE")
@@ -59,14 +59,14 @@ def _number(name: str, default: str = "") -> int:
 def run(
     fn: Callable, args: tuple, ranks: int, fabric: Fabric | None
 ) -> tuple[list[tuple[Any, dict, float]], float]:
-    """On every rank, each rank's answer (its value, its trace, its clock), and the seconds."""
+    """Returns, on every rank, each rank's (value, trace, clock), and the seconds taken."""
     recorder, (rank, size) = FlightRecorder.alone(), rank_and_world_size()
     if ranks > size:
         raise InputError(
             f"{ranks} ranks are asked for, but {size} were started: "
             f"use ranks={size}, or torchrun --nproc-per-node {ranks}"
         )
-    is_main = threading.current_thread() is threading.main_thread()  # it alone may take signals
+    is_main = threading.current_thread() is threading.main_thread()  # only it may handle signals
     with obeying_sigterm(recorder, rank) if is_main else nullcontext():
         world = join(recorder)
         seed_generators(rank)
@@ -79,7 +79,7 @@ def run(
 def _call(
     fn: Callable, args: tuple, group: Group | None, fabric: Fabric | None
 ) -> tuple[Any, dict, float] | None:
-    """This rank's answer; None where it is not one of the group."""
+    """This rank's (value, trace, clock); None if it is not in the group."""
     if group is None:
         return None
     if fabric is not None:
@@ -88,7 +88,7 @@ def _call(
 
 
 def gather_objects(group: Group, mine: Any) -> list[Any]:
-    """Every rank's object, on every rank; as operations of the group, whose waits are recorded."""
+    """Every rank's object, on every rank; by operations of the group, whose waits are recorded."""
     data = torch.frombuffer(bytearray(dumps(mine)), dtype=torch.uint8).to(group.device)
     lengths = torch.empty(group.size, dtype=torch.int64, device=group.device)
     group.all_gather(lengths, torch.tensor([len(data)], device=group.device))
@@ -99,7 +99,7 @@ def gather_objects(group: Group, mine: Any) -> list[Any]:
 
 
 def join(recorder: FlightRecorder | None = None) -> Group:
-    """All processes that torchrun started; the first call meets them, by its environment."""
+    """All processes that torchrun started; the first call joins them through its environment."""
     local_rank = _number("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
     local_ranks = _number("LOCAL_WORLD_SIZE", "1")
     on_gpus = torch.cuda.device_count() >= max(local_ranks, local_rank + 1)
@@ -116,8 +116,8 @@ def join(recorder: FlightRecorder | None = None) -> Group:
 def group_from_torch(source: dist.ProcessGroup | DeviceMesh | None = None) -> Group:
     """The group of a process group, of a mesh with one dimension, or by default of all ranks.
 
-    It opens no connection, seeds nothing and sends nothing. Call it once for each, on all of its
-    ranks: what is made from the group is named after it.
+    It opens no connection, seeds nothing and sends nothing. Call it once per process group, on all
+    of its ranks: whatever is made from the group takes its name.
     """
     if not dist.is_initialized():
         raise InputError(
@@ -126,7 +126,7 @@ def group_from_torch(source: dist.ProcessGroup | DeviceMesh | None = None) -> Gr
         )
     if isinstance(source, DeviceMesh):
         source = _process_group(source)
-    elsewhere = source == dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives non-members
+    elsewhere = source == dist.GroupMember.NON_GROUP_MEMBER  # new_group's result for non-members
     if not (source is None or elsewhere or isinstance(source, dist.ProcessGroup)):
         raise InputError(
             f"group_from_torch({source!r}): give a process group (dist.new_group([0, 1])), a mesh "

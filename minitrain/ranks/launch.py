@@ -1,9 +1,9 @@
-"""`launch(fn, *args, ranks=4)`: runs `fn(group, *args)`, a function of a cell, on N ranks.
+"""`launch(fn, *args, ranks=4)`: runs `fn(group, *args)`, defined in a cell, on N ranks.
 
 Each rank is a process forked from a server that has torch imported: 4 ranks in about 0.1 s, where
 torchrun takes 6 s; the first call starts the server (2 s; `prepare` does so ahead). There is never
 a silent hang: a deadlock is reported as soon as it is certain, and at the deadline the report says
-what each rank is waiting in, and at which line.
+which operation each rank is waiting in, and at which line.
 
     results = launch(lambda group: group.all_reduce(torch.ones(2)), ranks=2)   # [2, 2] from both
 
@@ -40,7 +40,7 @@ from minitrain.ranks.process import Carrier, Task
 from minitrain.ranks.source import cells
 
 MOST_RANKS = 64
-RANK_BYTES = 250 * 2**20  # free memory to ask for before a rank is started; an idle one takes 35 MB
+RANK_BYTES = 250 * 2**20  # free memory required per rank; an idle one takes 35 MB
 
 
 class Results(list):
@@ -75,13 +75,13 @@ def launch(
 ) -> Results:
     """Calls `fn(group, *args)` on `ranks` processes and returns their results as plain CPU data.
 
-    timeout: seconds until the launch is ended, with a report of where each rank is. Besides, no
-    operation waits longer than 10 minutes: the one limit under torchrun, where no one looks on.
+    timeout: seconds until the launch is ended, with a report of where each rank is. In any case no
+    operation waits longer than 10 minutes: the only limit under torchrun, which has no supervisor.
     fabric: the name of an emulated network, or a Fabric; then the clock of each rank is logical.
     start_method: "fork" is faster, for a parent that has never run an operation of torch.
-    carrier: of the messages, in place of torch; with it, and "fork", a result is plain values.
-    The globals of a cell that `fn`, or a function that it calls, mentions by name travel with it;
-    what is looked up at run time (`globals()["x"]`, `eval`) stays behind.
+    carrier: transports messages in place of torch; with it, and "fork", results are plain values.
+    The globals of a cell that `fn`, or a function that it calls, mentions by name are sent with it;
+    those looked up at run time (`globals()["x"]`, `eval`) are not.
     Rank r starts with the random seed r, and with as many threads as there are cores / ranks.
     """
     _check(fn, ranks, timeout, start_method)
@@ -118,7 +118,7 @@ def launch(
 def prepare(*modules: str) -> None:
     """Starts the server that ranks are forked from, in the background, before it is needed.
 
-    `modules`: what it imports beside torch, so that no rank has to: "minitrain.parallel.ddp".
+    `modules`: imported by it besides torch, so that no rank has to: "minitrain.parallel.ddp".
     """
     if os.name == "posix" and in_place.rank_and_world_size() is None:
         context(None, modules)

@@ -1,8 +1,8 @@
-"""The payload between the launching process and its ranks: functions by value, tensors as bytes.
+"""Data between the launching process and its ranks: functions by value, tensors as bytes.
 
-A function of a cell, or of a module that a rank could not import, goes by value (cloudpickle).
-A tensor goes as its own elements on the CPU: a slice of a large one does not drag the rest along,
-and nothing is put into /dev/shm, which is 64 MB in a common container.
+A function of a cell, or of a module that a rank could not import, is sent by value (cloudpickle).
+A tensor is sent as its own elements on the CPU: a slice does not bring along its large base, and
+nothing is put into /dev/shm, which is 64 MB in a typical container.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from minitrain.errors import InputError
 
 
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle, with tensors as plain CPU data, and any kind of module by its name.
+    """cloudpickle, with tensors as plain CPU data, and modules of any kind by name.
 
-    cloudpickle takes `torch` with each submodule that a function might mean: the word `ops` in it
-    is enough for `torch.ops`, a module of a class of its own that it cannot send.
+    cloudpickle also pickles every submodule of `torch` that a function might use: the name `ops` in
+    it is enough for `torch.ops`, a module with a class of its own, which cannot be pickled.
     """
 
     def reducer_override(self, value: Any) -> Any:
@@ -54,12 +54,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_loads(data: bytes) -> Any:
-    """Unpickles plain values; nothing that a pickle could name is imported or called."""
+    """Unpickles plain values; imports and calls nothing that the pickle names."""
     return _PlainUnpickler(io.BytesIO(data)).load()
 
 
 def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
-    """`(fn, args, fabric)` for `pickle.loads` in a rank; InputError names what cannot travel."""
+    """`(fn, args, fabric)` for `pickle.loads` in a rank; InputError names any unpicklable part."""
     with modules_by_value(_strangers(fn, *args)):
         try:
             return dumps((fn, args, fabric))
@@ -70,7 +70,7 @@ def pack_call(fn: Callable, args: tuple, fabric: Any = None) -> bytes:
 def _tensor_parts(value: Tensor) -> tuple:
     plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
     raw = bytearray(plain.view(-1).view(torch.uint8).numpy()) if plain.numel() else bytearray()
-    kind, is_leaf = type(value), value.is_leaf  # how a result was made stays on the rank
+    kind, is_leaf = type(value), value.is_leaf  # the autograd history of a result stays on the rank
     leaf = (is_leaf and value.requires_grad, value.grad if is_leaf else None)
     return _tensor, (kind, raw, value.dtype, tuple(value.shape), *leaf)
 
@@ -93,7 +93,7 @@ def _tensor(
 
 @contextmanager
 def modules_by_value(modules: Collection[ModuleType]) -> Iterator[None]:
-    """Functions and classes of these modules are pickled whole, where else their name would do."""
+    """Pickles functions and classes of these modules by value, which otherwise go by name."""
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -113,7 +113,7 @@ def _importable(module: ModuleType) -> bool:
     """True if the module's file lies where its name says, below a folder of sys.path."""
     file, name = getattr(module, "__file__", None), module.__name__
     if name == "__main__" or file is None or not file.endswith(".py") or _is_ours(name):
-        return True  # __main__ goes by value anyway; what is built in needs no file
+        return True  # __main__ goes by value anyway; built-in modules need no file
     relative = Path(*name.split("."))
     homes = [Path(entry or ".") / relative for entry in sys.path]
     found = [path for home in homes for path in (home.with_suffix(".py"), home / "__init__.py")]

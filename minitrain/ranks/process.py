@@ -1,8 +1,8 @@
-"""The process of one rank: it meets the others, runs the function, sends the result, and stays.
+"""The process of one rank: joins the others, runs the function, sends the result, and stays.
 
 It stays until the launching process ends it. A rank that left early would close its sockets, and
-the others, waiting for it, would fail with "Connection closed by peer", not what is wrong. It is
-the leader of a process group of its own, so that one kill ends it and all that it has started.
+the others, waiting for it, would fail with "Connection closed by peer", which hides the cause. It
+leads its own process group, so that one kill ends it and every process it started.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Failure:
     kind: str
     message: str
     frames: tuple[tuple[str, int, str], ...]
-    operation: str | None = None  # what the rank came with, where that is the error
+    operation: str | None = None  # the rank's operation, if that is the error
     is_consequence: bool = False
     is_input_error: bool = False
 
@@ -75,8 +75,8 @@ class Failure:
 class Carrier(Protocol):
     """Carries a launch's messages in place of torch's process groups, in forked ranks.
 
-    `end(rank)`, in the rank's own process, is used as torch's ProcessGroup is; `start()` is called
-    in the launching process when all ranks are forked.
+    `end(rank)`, in the rank's own process, acts as torch's ProcessGroup; `start()` is called in the
+    launching process after all ranks are forked.
     """
 
     def end(self, rank: int) -> Any: ...
@@ -84,7 +84,7 @@ class Carrier(Protocol):
 
 
 class SharedPipe:
-    """The pipe to the launching process, for all threads of a rank: a print comes from any."""
+    """The pipe to the launching process, shared by all threads of a rank, as any may print."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.turn = connection, threading.Lock()
@@ -95,7 +95,7 @@ class SharedPipe:
 
 
 class LineStream(io.TextIOBase):
-    """A text stream that hands on whole lines, so that the ranks' prints never mix."""
+    """A text stream that forwards whole lines, so that the ranks' output never mixes."""
 
     def __init__(self, pipe: SharedPipe, name: str) -> None:
         self.pipe, self.name, self.pending = pipe, name, ""
@@ -124,17 +124,17 @@ def own_modules() -> dict[str, ModuleType]:
 
 
 def edited_at(module: ModuleType) -> int | None:
-    """Modification time of its source in nanoseconds; None if there is no file."""
+    """Modification time of the module's source in nanoseconds; None if there is no file."""
     file = Path(module.__file__ or "")
     return file.stat().st_mtime_ns if file.is_file() else None
 
 
 def enter(caller_home: str, *args: Any) -> None:
-    """`run_rank(*args)` of the package in `caller_home`, as it is on disk now.
+    """Runs `run_rank(*args)` of the package in `caller_home`, as it is on disk now.
 
     The server that ranks are forked from has the package loaded, so a rank starts 20 ms sooner.
-    Where any source is newer than that, or the caller's package is another one, the rank forgets
-    all of it and imports what is on disk: an edit counts at the next launch.
+    If any source is newer, or the caller uses another copy of the package, the rank unloads all of
+    it and imports from disk: an edit takes effect at the next launch.
     """
     server = sys.modules.get("minitrain.ranks.server")
     loaded = server.LOADED if server else {}
@@ -155,9 +155,9 @@ def run_rank(
     inherited: Iterable = (),
     carrier: Carrier | None = None,
 ) -> None:
-    """The target of a rank's process; returns only by the end of the process."""
-    gc.freeze()  # else a collection would copy every page that is shared with the server
-    for other in inherited:  # with fork, the other ranks' pipes came along
+    """The target of a rank's process; returns only when the process ends."""
+    gc.freeze()  # else garbage collection would copy every page shared with the server
+    for other in inherited:  # with fork, the other ranks' pipes are inherited
         other.close()
     pipe = SharedPipe(connection)
     if not Path(folder).exists():  # the launch was interrupted before this rank began
@@ -181,7 +181,7 @@ def run_rank(
 def _answer(
     task: Task, folder: str, rank: int, recorder: FlightRecorder, carrier: Carrier | None
 ) -> tuple:
-    """Plain values, of which the launching process need not know any class."""
+    """The result as plain values, whose classes the launching process need not know."""
     try:
         _prepare(task, rank)
         group = _join(task, folder, rank, recorder, carrier)
@@ -227,13 +227,13 @@ def failure(error: BaseException) -> Failure:
 
 
 def _detach(folder: Path, rank: int) -> None:
-    """Out of the terminal's reach: an interrupt is the launching process's to handle.
+    """Detaches from the terminal: the launching process handles interrupts.
 
-    Its own children (a loader's workers) start as the platform likes, not as the rank was started:
-    a server of its own would cost each rank seconds.
+    Its own children (a loader's workers) start by the platform's default method, not as the rank
+    did: a forkserver of its own would cost each rank seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not one that was forked along
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the inherited one
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     if os.name == "posix":
         os.setsid()
@@ -246,8 +246,8 @@ def _watch(
 ) -> None:
     """The rank's second thread, which watches while the first runs the function.
 
-    It notes now and then where that is, and ends the process when the launching one is gone, or at
-    a SIGTERM that a wait would hold up.
+    It regularly records the first one's line, and ends the process when the launching process is
+    gone, or at a SIGTERM that a wait would delay.
     """
     main = threading.main_thread().ident
     while launching not in (ready := wait([launching, signals], GLANCE_SECONDS)):
@@ -259,7 +259,7 @@ def _watch(
 
 
 def end_group(pid: int) -> None:
-    """Kills the rank `pid` and all that it has started."""
+    """Kills the rank `pid` and every process it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.name == "posix":
             os.killpg(pid, signal.SIGKILL)
@@ -277,7 +277,7 @@ def _prepare(task: Task, rank: int) -> None:
 def _join(
     task: Task, folder: str, rank: int, recorder: FlightRecorder, carrier: Carrier | None
 ) -> Group:
-    """Meets the other ranks through a file, over the loopback interface, or by the carrier."""
+    """Joins the other ranks through a file, over the loopback interface, or through the carrier."""
     if carrier is not None:
         return Group(carrier.end(rank), range(task.ranks), rank, recorder=recorder)
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]

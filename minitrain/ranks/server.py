@@ -1,11 +1,11 @@
 """Preparation of the server that ranks are forked from; no other process imports this file.
 
 Stopping a job often signals its whole process group (`timeout`, systemd, Slurm), and so the server
-too. It ignores SIGTERM, as it does SIGINT: it ends with the process that started it, and were it
-gone before, the ranks that still save would pass for dead. What is forked from it obeys again.
+too. It ignores SIGTERM, as it does SIGINT, and ends with the process that started it: if it ended
+earlier, ranks that are still saving would be taken for dead. Processes forked from it obey again.
 
-It is the last import of the server: `LOADED` notes how old every source then was, so that a rank
-can see whether one was edited since (`process.enter`).
+It is the server's last import: `LOADED` records the modification time of every source, so that a
+rank can see whether one was edited since (`process.enter`).
 """
 
 from __future__ import annotations

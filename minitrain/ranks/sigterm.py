@@ -1,11 +1,11 @@
-"""SIGTERM for a rank that waits for the others: it ends, and reports what it was waiting in.
+"""SIGTERM for a rank that waits for the others: it ends, and reports what it was waiting for.
 
-Python runs its signal handlers between two steps of the main thread. A rank that waits in torch
-takes no step, and would obey a `kill` only once its peers have come, which may be never. So a
-second thread reads the signal's number from a socket, into which the interpreter writes it at once.
+Python runs its signal handlers between two bytecode steps of the main thread. A rank that waits in
+torch takes no step, and would obey a `kill` only once its peers arrive, which may be never. So a
+second thread reads the signal number from a socket, to which the interpreter writes it at once.
 
-    no handler              launched: the kernel ends it, `launch` reports; in place: says it, ends
-    a handler of its own    it goes first: the rank must come out of its wait within GRACE_SECONDS
+    no handler              launched: the kernel ends it, `launch` reports; in place: reports, ends
+    a handler of its own    runs first: the rank must leave its wait within GRACE_SECONDS
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GRACE_SECONDS = 20.0  # for a handler that wants to save; torchrun kills after 3
 
 @contextmanager
 def signal_numbers() -> Iterator[socket.socket]:
-    """A socket from which any thread may read, byte by byte, the signals that handlers are for."""
-    if hasattr(os, "register_at_fork"):  # else a worker of a loader would write here as well
+    """A socket from which any thread may read, byte by byte, the signals that have handlers."""
+    if hasattr(os, "register_at_fork"):  # else a forked loader worker would write here as well
         os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
     ours, interpreters = socket.socketpair()
     interpreters.setblocking(False)
@@ -39,14 +39,14 @@ def signal_numbers() -> Iterator[socket.socket]:
         yield ours
     finally:
         signal.set_wakeup_fd(before)
-        interpreters.close()  # which ends a thread that reads
+        interpreters.close()  # which ends the reading thread
 
 
 @contextmanager
 def obeying_sigterm(recorder: FlightRecorder, rank: int) -> Iterator[None]:
-    """Obeys SIGTERM while the block runs, in a process that no launching process watches.
+    """Obeys SIGTERM inside the block, in a process that no launching process watches.
 
-    The main thread has to enter it.
+    Enter it in the main thread.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before == signal.SIG_DFL:

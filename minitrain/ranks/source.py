@@ -18,7 +18,7 @@ BESIDE = tuple(  # the rest of the course's own code, imported as `minitrain.lab
 )
 COURSE_CODE = (PACKAGE, *BESIDE)
 STANDARD_LIBRARY = str(Path(os.__file__).parent) + os.sep
-CHECKER = "<the checker>"  # the name of all files of a lab's checks where a submission is graded
+CHECKER = "<the checker>"  # the file name of all of a lab's checks during grading
 RUNTIME = (  # never the learner's mistake
     f"{PACKAGE}ranks{os.sep}",
     *BESIDE[:2],
@@ -41,8 +41,8 @@ def is_runtime(file: str) -> bool:
 
 
 def learner_line(frame: FrameType | None) -> str:
-    """ "file:line" of the innermost frame that is the learner's; where there is none, of the
-    innermost that is not the runtime's."""
+    """ "file:line" of the innermost frame of the learner's; if there is none, of the innermost
+    outside the runtime."""
     for is_meant in (is_own, lambda file: not is_runtime(file)):
         for outer in _outward(frame):
             if is_meant(outer.f_code.co_filename):
@@ -51,7 +51,7 @@ def learner_line(frame: FrameType | None) -> str:
 
 
 def calling_line() -> str:
-    """The learner's line that is being run now, by the thread that asks."""
+    """The learner's line that the calling thread is running."""
     return learner_line(sys._getframe(1))
 
 
@@ -67,7 +67,7 @@ def place(file: str, line: int) -> str:
 
 
 def place_of(where: str) -> str:
-    """The same for a "file:line", with the line's text where it is known."""
+    """The same for a "file:line", with the source text if it is known."""
     file, _, line = where.rpartition(":")
     return quoted(file, int(line)) if file else "at an unknown line"
 
@@ -78,7 +78,7 @@ def quoted(file: str, line: int, function: str = "") -> str:
 
 
 def cell_name(file: str) -> str | None:
-    """ "cell In[3]" for the file name that IPython gave to a cell; None where it gave none."""
+    """ "cell In[3]" for the file name that IPython gave to a cell; None for other files."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
@@ -91,12 +91,12 @@ def cell_name(file: str) -> str | None:
 
 
 def code(file: str, line: int) -> str:
-    """The text of that line, without its indentation; "" where it cannot be found."""
+    """The text of that line, without its indentation; "" if it is not found."""
     return linecache.getline(file, line).strip()
 
 
 def cells() -> dict[str, tuple]:
-    """The source of all cells: what `linecache` holds for files that are on no disk."""
+    """The source of all cells: `linecache` entries for files that are not on disk."""
     return {
         name: entry
         for name, entry in linecache.cache.items()

@@ -2,9 +2,9 @@
 
     recorder.record ─ clock.issue ─ torch starts it ─ …own work… ─ clock.wait ─ torch waits ─ done
 
-A `GroupCall` describes an operation; the `Work` made from it is under way. The flight
-recorder compares the call with what the other ranks have recorded before anything is sent, so that
-a mismatch raises here instead of hanging, or crashing, in gloo.
+A `GroupCall` describes an operation; the `Work` made from it is in flight. The flight recorder
+compares the call with those of the other ranks before anything is sent, so that a mismatch raises
+here instead of hanging, or crashing, in gloo.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from minitrain.ranks.source import calling_line, place_of
 Member = Any  # a `Group`, which this rank is a member of, and which imports this file
 PEER_IS_GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")
 TIMED_OUT = "Timed out waiting"
-THREADS = 2  # of a rank that has started none of its own: the one that runs it, and its watch
+THREADS = 2  # of a rank that has started none: the one that runs it, and its watch
 
 
 class GroupCall(NamedTuple):
-    """One operation as a rank asks for it.
+    """One operation as a rank calls it.
 
-    `start()` gives it to torch and returns torch's handle; `finish()`, when torch is done, puts
-    what has arrived where the caller wants it, and returns the caller's tensor.
+    `start()` passes it to torch and returns torch's handle; `finish()`, once torch is done, copies
+    the received data to its destination, and returns the caller's tensor.
     """
 
     kind: str  # send recv broadcast all_reduce reduce_scatter all_gather all_to_all barrier
     tensor: Tensor  # the full buffer: all_gather's output, reduce_scatter's input
-    sent_bytes: int  # what this rank puts on the wire
+    sent_bytes: int  # bytes this rank sends
     start: Callable[[], Any]
     finish: Callable[[], Tensor]
-    detail: str = ""  # "(sum)", "(root 0)": what must agree beside kind and size
+    detail: str = ""  # "(sum)", "(root 0)": must agree, like kind and size
     peer: int | None = None  # the other rank of a send or recv, within the group
     is_traced: bool = True  # False for the group's own bookkeeping
 
     def key(self) -> str:
-        """The part that must agree on all ranks: the shape may differ, the number of elements may
+        """The part that must agree on all ranks: the number of elements must, the shape need
         not."""
         size = f"{_name(self.tensor.dtype)} {self.tensor.numel()}"
         if self.peer is not None:
@@ -60,7 +60,7 @@ class GroupCall(NamedTuple):
         return f"{self.kind}{self.detail} {size}" if is_sized else self.kind + self.detail
 
     def words(self, ranks: tuple[int, ...]) -> str:
-        """The operation for people: "all_reduce(sum) of float32 [3, 4]"."""
+        """The operation in readable form: "all_reduce(sum) of float32 [3, 4]"."""
         if self.kind == "barrier":
             return self.kind
         name = self.kind + self.detail
@@ -70,7 +70,7 @@ class GroupCall(NamedTuple):
 
 
 class Work:
-    """An operation under way; `wait()` returns its result tensor, and may be called again."""
+    """An operation in flight; `wait()` returns its result tensor, and may be called again."""
 
     def __init__(self, group: Member, call: GroupCall) -> None:
         self.group, self._finish = group, call.finish  # not the call: `start` holds the input
@@ -98,7 +98,7 @@ class Work:
         return self._result is not None or self._handle.is_completed()
 
     def _wait_for_peers(self) -> None:
-        """While the rank waits, the flight recorder says for what, and at which line."""
+        """Waits; meanwhile the flight recorder has the operation and the line."""
         begun, where = time.monotonic(), calling_line()
         self.group.recorder.wait(self._entry, where, provable=_is_alone())
         try:
@@ -116,16 +116,16 @@ class Work:
         return WaitedTooLong(rank, f"{words}, {place_of(where)}", seconds, missing)
 
     def stamp_end(self) -> None:
-        """Has an asynchronous collective's end stamped, though no one waits for it yet."""
+        """Records the end of an asynchronous collective, even if no one waits for it yet."""
         clock, op = self.group.clock, self.op
-        has_future = op.kind != "reduce_scatter"  # gloo's own is made of others, and has none
+        has_future = op.kind != "reduce_scatter"  # gloo's own is composed of others, and has none
         if has_future and not clock.emulated:
             ended = self._handle.get_future()
             ended.add_done_callback(lambda _: setattr(op, "finished", clock.now()))
 
 
 def record(group: Member, call: GroupCall) -> Entry:
-    """Enters the call into the flight recorder; Mismatch where another rank has come otherwise."""
+    """Enters the call into the flight recorder; Mismatch if another rank made a different call."""
     if call.peer is None:
         channel = channel_of_collectives(group.name, group.ranks, group.rank)
     else:
@@ -139,7 +139,7 @@ def record(group: Member, call: GroupCall) -> Entry:
 
 
 def in_torch(function: Callable[[], Any]) -> Any:
-    """Calls into torch; raises ConnectionLost where the error is that a peer is gone."""
+    """Calls into torch; raises ConnectionLost if the error means that a peer is gone."""
     try:
         return function()
     except RuntimeError as error:
@@ -159,7 +159,7 @@ def _is_alone() -> bool:
 
 
 def dense(tensor: Tensor, kind: str) -> Tensor:
-    """The tensor's elements in one piece, as torch sends them: itself, or where strided a copy."""
+    """The tensor's elements, contiguous, as torch sends them: itself, or a copy if strided."""
     if not isinstance(tensor, Tensor):
         raise InputError(f"{kind} takes a tensor, not {type(tensor).__name__}")
     if tensor.numel() and not tensor.untyped_storage().nbytes():

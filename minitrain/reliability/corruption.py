@@ -1,11 +1,11 @@
 """Silent data corruption: found by comparing values that must be equal to the last bit.
 
     replicas   a fingerprint of the weights on each rank: 7f3a  7f3a  91c0  7f3a   -> rank 2
-    a step     twice on one rank, from the same numbers: other bits                -> this rank
+    a step     twice on one rank, from the same inputs: different bits              -> this rank
 
 Llama 3 met 6 silent data corruptions in 54 days (arXiv 2407.21783, table 5). A wrong gradient is
 averaged into all replicas alike, and only repeating the step shows it; wrong weights differ until
-they have been averaged. Then all ranks' weights are wrong: go back to an older checkpoint. Cost:
+they are averaged. After that all ranks' weights are wrong: go back to an older checkpoint. Cost:
 one pass over the weights and 8 bytes a rank; repeating a step costs a step. Lab: e12.
 """
 
@@ -21,15 +21,15 @@ from minitrain.generators import generator_states, restore_generators
 from minitrain.ranks.group import Group
 from minitrain.reliability.events import EventLog
 
-ODD = 2654435761  # Knuth's multiplier; 2 i ODD + 1 is odd for every place i
+ODD = 2654435761  # Knuth's multiplier; 2 i ODD + 1 is odd for every index i
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """(): int64, which changes when any single bit is flipped; of the bits, so that nan counts.
+    """(), int64: changes when any single bit is flipped; computed on bits, so that NaNs count.
 
-    Each word times an odd number of its own place, summed modulo 2^64: a difference of 2^k times an
+    Each word times an odd number of its own index, summed modulo 2^64: a difference of 2^k times an
     odd number is never 0, and the order of the sum does not matter.
     """
     total = torch.zeros((), dtype=torch.int64)
@@ -42,7 +42,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def odd_ranks(group: Group, mine: Tensor) -> list[int]:
-    """The ranks whose fingerprint differs from the majority's; all, where there is no majority."""
+    """The ranks whose fingerprint differs from the majority's; all, if there is no majority."""
     everyone = torch.empty(group.size, dtype=torch.int64, device=group.device)
     found = group.all_gather(everyone, mine.reshape(1).to(group.device)).tolist()
     value, count = Counter(found).most_common(1)[0]
@@ -54,7 +54,7 @@ def odd_ranks(group: Group, mine: Tensor) -> list[int]:
 def replicas_agree(
     group: Group, tensors: Iterable[Tensor], log: EventLog | None = None, step: int | None = None
 ) -> bool:
-    """True if all ranks hold the same bits; each rank that does not is in the log, as "corrupt"."""
+    """True if all ranks hold the same bits; each rank that does not is logged as "corrupt"."""
     odd = odd_ranks(group, fingerprint(tensors))
     if group.rank in odd and log is not None:
         log.of(group.rank).write("corrupt", step, ranks=odd)
@@ -64,7 +64,7 @@ def replicas_agree(
 def repeats(compute: Callable[[], Iterable[Tensor]]) -> bool:
     """True if `compute` gives the same bits twice, from the same random numbers.
 
-    It must leave no trace of the first time: gradients returned and cleared, no optimizer step.
+    It must leave no state behind: gradients returned and cleared, no optimizer step.
     """
     states = generator_states()
     first = fingerprint(compute())

@@ -1,13 +1,12 @@
-"""A folder as a few operations, and an emulated one whose power can be cut after each of them.
+"""A folder with a few operations, and an emulated one whose power can be cut after each of them.
 
     write    a file's bytes, in the machine's memory        ┐ may be lost, whole or in part
     flush    … they are on the disk                         ┘ until here
     rename   one name for another, at once or not at all    ┐ may be undone, the last first,
     flush_names  … names are on the disk                    ┘ until here
 
-What POSIX promises and no more: names and bytes reach the disk in an order of its own, so a file
-may have its new name and still be empty (ext4 with delayed allocation did so; Pillai et al., OSDI
-2014). Lab: e12.
+Only what POSIX promises: names and bytes reach the disk in any order, so a file may have its new
+name and still be empty (as in ext4 with delayed allocation; Pillai et al., OSDI 2014). Lab: e12.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from minitrain.errors import InputError
 
 
 class Folder:
-    """A real folder; `bytes_per_second` makes it as slow as a disk that many ranks share."""
+    """A real folder; `bytes_per_second` slows it down to a disk shared by many ranks."""
 
     def __init__(self, path: Path, bytes_per_second: float | None = None) -> None:
         self.path, self.bytes_per_second = path, bytes_per_second
@@ -37,18 +36,18 @@ class Folder:
         _fsync(self.path / name)
 
     def rename(self, old: str, new: str) -> None:
-        """A file that is called `new` already is replaced."""
+        """Renames a file; an existing `new` is replaced."""
         os.replace(self.path / old, self.path / new)
 
     def flush_names(self) -> None:
-        if os.name != "nt":  # where a folder cannot be opened, and names are flushed anyway
+        if os.name != "nt":  # Windows cannot open a folder, and flushes names anyway
             _fsync(self.path)
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
     def names(self) -> list[str]:
-        """In no order that means anything."""
+        """The names, in no particular order."""
         return [entry.name for entry in os.scandir(self.path)]
 
 
@@ -61,9 +60,9 @@ def _fsync(path: Path) -> None:
 
 
 class FragileDisk:
-    """The same operations, emulated: `after_cut` gives every disk that a power cut may leave now.
+    """The same operations, emulated: `after_cut` yields every state a power cut may leave now.
 
-    `operations` counts those that have changed something.
+    `operations` counts those that changed something.
     """
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
@@ -105,7 +104,7 @@ class FragileDisk:
         return list(self._names)
 
     def after_cut(self) -> Iterator[FragileDisk]:
-        """Unflushed bytes are gone, half there or whole; unflushed names changed up to some one."""
+        """Unflushed bytes are lost, half there or whole; unflushed renames hold up to any point."""
         for names in (*self._undoable, self._names):
             unsafe = [name for name, number in names.items() if not self._safe[number]]
             for shares in product((0.0, 0.5, 1.0), repeat=len(unsafe)):
@@ -123,11 +122,11 @@ class FragileDisk:
 
 
 class PowerCut(Exception):
-    """The machine goes dark: nothing of the program runs on."""
+    """The power goes off: the program runs no further."""
 
 
 class Plug:
-    """A `FragileDisk` whose power is cut when `after` of its operations are done."""
+    """A `FragileDisk` whose power is cut after its first `after` operations."""
 
     def __init__(self, disk: FragileDisk, after: int) -> None:
         self.disk, self.after, self.done = disk, after, 0

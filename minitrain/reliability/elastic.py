@@ -1,12 +1,12 @@
-"""Fewer ranks, the same data in the same batches: each takes more rows, or more microbatches.
+"""Elastic training: fewer ranks, same data, same batches; each takes more rows or microbatches.
 
     4 ranks   x 3 rows                = 12 rows a step
     3 ranks   x 4 rows                = 12
-    2 ranks   x 3 rows x 2 at a time  = 12      where a rank has no room for 6
+    2 ranks   x 3 rows x 2 at a time  = 12      if a rank has no room for 6
 
-The loader's state is an epoch and a count of rows, of which any number of ranks takes the next 12;
-the learning rate need not change, and the losses are those of all ranks but for the order in which
-sums are made. Resuming: load_checkpoint with may_change. Paper: Varuna (EuroSys 2022). Lab: e12.
+The loader's state is an epoch and a count of rows, from which any number of ranks takes the next
+12; the learning rate need not change, and the losses are the same except for summation order.
+Resuming: load_checkpoint with may_change. Paper: Varuna (EuroSys 2022). Lab: e12.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Share:
 
 
 def share_of_batch(batch: int, ranks: int, most_rows: int) -> Share:
-    """`batch` rows on so many ranks, of which each has room for `most_rows` at a time."""
+    """Splits `batch` rows over `ranks`, each with room for `most_rows` rows at a time."""
     if most_rows < 1:
         raise InputError(f"room for {most_rows} rows: give 1 or more")
     own = divide("rows of a batch", batch, ranks)
@@ -34,7 +34,7 @@ def share_of_batch(batch: int, ranks: int, most_rows: int) -> Share:
 
 
 def most_ranks(batch: int, available: int) -> int:
-    """The most of the remaining ranks that can share the batch evenly."""
+    """The largest number of the available ranks that can share the batch evenly."""
     if available < 1:
         raise InputError("no rank is left")
     return max(n for n in range(1, available + 1) if batch % n == 0)

@@ -1,21 +1,21 @@
-"""One log for all ranks: what happened, when, on which rank, as a line of JSON each.
+"""One log for all ranks: what happened, when, on which rank, one JSON line per event.
 
     {"time": 1764.2, "event": "slow", "rank": 2, "step": 40, "seconds": 0.31, "median": 0.12}
 
-A line is one write to a file that is opened for appending: lines of several processes do not mix,
-and a kill leaves whole lines, but for the last (POSIX, local disks; over NFS give each node its own
-file). Names of events: the modules that write them.
+Each line is one write to a file opened for appending: lines of several processes do not mix, and
+a kill leaves whole lines, except perhaps the last (POSIX, local disks; over NFS give each node its
+own file). Names of events: see the modules that write them.
 
-A rank that is killed by -9 writes nothing; the last words of the others name it:
+A rank killed by -9 writes nothing; the final events of the others identify it:
 
     rank 0   … all_reduce ✗ its peer is gone ─▶ log: "cut off"
     rank 1   … kill -9                          nothing
     rank 2   … raises an error               ─▶ log: "failed", and the error
     all ranks, started again                 ─▶ log: "silent", rank 1
 
-A session begins with "began" or "resumed" and its number of ranks, which rank 0 writes. A rank that
-had no time for a word is silent as well: on a node that lost its power, or killed by a scheduler
-because another had died. So look first at a rank that is silent alone. Lab: e12.
+A session begins with "began" or "resumed" and its number of ranks, which rank 0 writes. A rank
+without time for a final event is silent too: on a node that lost power, or killed by a scheduler
+because another had died. So look first at a rank that is the only silent one. Lab: e12.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAST_WORDS = ("cut off", "failed", "waits", "stuck")
 
 @dataclass(frozen=True)
 class EventLog:
-    """The log as `rank` writes it; `of(rank)` is the same log for another."""
+    """The log as written by `rank`; `of(rank)` is the same log for another rank."""
 
     path: str | os.PathLike
     rank: int = 0
@@ -48,8 +48,8 @@ class EventLog:
         return EventLog(self.path, rank)
 
     def write(self, event: str, step: int | None = None, **details: Any) -> None:
-        """`details` are plain values. On the disk when it returns; where it cannot be written, on
-        stderr: a full disk is what a log is for, and must not end the run."""
+        """`details` are plain values. The line is on disk when it returns; if it cannot be written
+        it goes to stderr, since a full disk must not end the run."""
         line = {"time": time.time(), "event": event, "rank": self.rank, "step": step, **details}
         try:
             self._append((json.dumps(line) + "\n").encode())
@@ -64,8 +64,8 @@ class EventLog:
             os.fsync(file.fileno())
 
     def read(self, event: str | None = None) -> list[dict]:
-        """All lines, or those of one event, in order; half a line, of a kill or a full disk, is
-        left out."""
+        """All lines, or those of one event, in order; skips a partial line, from a kill or a full
+        disk."""
         found, path = [], Path(self.path)
         for line in path.read_text().splitlines() if path.is_file() else ():
             with suppress(ValueError):
@@ -75,8 +75,8 @@ class EventLog:
 
 @contextmanager
 def last_words(log: EventLog, step: Callable[[], int]) -> Iterator[None]:
-    """Writes what ends this rank within the block: its own error, or a peer that is gone. `step()`:
-    the last one that is done."""
+    """Logs what ends this rank within the block: its own error, or a lost peer. `step()` returns
+    the last completed step."""
     try:
         yield
     except ConnectionLost:
@@ -89,8 +89,8 @@ def last_words(log: EventLog, step: Callable[[], int]) -> Iterator[None]:
 
 
 def silent_ranks(log: EventLog) -> list[int]:
-    """The ranks of the last session that wrote no last word; [] where none did: the run ended well,
-    or all of it was killed at once."""
+    """The ranks of the last session without a final event; [] if none has one: the run ended well,
+    or all ranks were killed at once."""
     lines = log.read()
     begun = [place for place, line in enumerate(lines) if line["event"] in BEGINNINGS]
     if not begun:

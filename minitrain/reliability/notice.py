@@ -1,11 +1,11 @@
-"""Requests to stop a run: a signal, or the notice that a cloud takes the machine away.
+"""Requests to stop a run: a signal, or a cloud's notice that the machine will be reclaimed.
 
-    SIGINT, SIGTERM, notice ─▶ stop file ─▶ each rank looks after its step, all agree ─▶ save, end
+    SIGINT, SIGTERM, notice ─▶ stop file ─▶ each rank checks after its step, all agree ─▶ save, end
 
-A file, because ranks are other processes than the one that a person started. AWS gives its notice
-two minutes before, Google and Azure half a minute; a save is worth it only where it fits into that.
-The notice stands at an address that only the machine itself can read; Slurm and Kubernetes send
-SIGTERM instead; where no signal comes to a rank, as under Ray, a file that all nodes see says it
+It is a file, because ranks are not the process that the user started. AWS gives two minutes'
+notice, Google and Azure half a minute; a save is worthwhile only if it fits into that.
+The notice is at an address that only the machine itself can read; Slurm and Kubernetes send
+SIGTERM instead; if no signal reaches a rank, as under Ray, use a file that all nodes see
 (file:///shared/stop). Imports no torch. Lab: e12.
 """
 
@@ -36,7 +36,7 @@ LOOK_SECONDS = 5.0
 
 @contextmanager
 def stop_on_signals(path: Path) -> Iterator[None]:
-    """Within the block, a signal creates `path`; a second one does not wait for the step's end.
+    """Within the block, a signal creates `path`; a second one does not wait for the step to end.
 
     Does nothing in a thread, such as a worker of Ray Train: signals reach the main thread only.
     """
@@ -62,8 +62,8 @@ def stop_on_signals(path: Path) -> Iterator[None]:
 
 
 def address_of(notice: str) -> str:
-    """The address for one of `CLOUDS`; an address, a file's too, is itself. ValueError for anything
-    else."""
+    """The address for one of `CLOUDS`; any address, also file:, is returned as is. ValueError for
+    anything else."""
     address = urlsplit(CLOUDS.get(notice, notice))
     on_web = address.scheme in ("http", "https") and address.hostname and address.port != 0
     is_file = address.scheme == "file" and not address.netloc and address.path.startswith("/")
@@ -75,16 +75,16 @@ def address_of(notice: str) -> str:
 
 
 def noticed_at(url: str, timeout: float = 2.0) -> bool:
-    """True if a cloud's address, or a file, announces the machine's end; missing or empty is no
-    notice."""
+    """True if a cloud's address, or a file, announces the machine's end; False if it is missing or
+    empty."""
     try:
         return _answer(url, timeout) not in (b"", b"FALSE")
-    except (OSError, HTTPException):  # 404 is an OSError, half an answer the other
+    except (OSError, HTTPException):  # 404 is an OSError, a truncated response the other
         return False
 
 
 def _answer(url: str, timeout: float) -> bytes:
-    """AWS's newer machines answer 401 unless a token was fetched first (IMDSv2)."""
+    """Fetches a token first (IMDSv2): AWS's newer machines answer 401 without one."""
     try:
         return _read(urllib.request.Request(url, headers={"Metadata-Flavor": "Google"}), timeout)
     except urllib.error.HTTPError as error:

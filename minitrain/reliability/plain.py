@@ -1,11 +1,11 @@
 """Reliability as lab e12 writes it, each idea in a few lines.
 
-    save_whole, newest_whole    a file that is there whole or not at all; the newest that is
+    save_whole, newest_whole    a file that is complete or absent; the newest complete one
     AsyncSaver                  a copy, written beside the training
     reshard                     a flat tensor from n files to m ranks
-    Snapshot                    all that a run consists of, and back
-    slow_ranks                  by what each computes before all wait
-    SpikeRule                   a loss out of line: skipped, or the run goes back
+    Snapshot                    all state of a run, saved and restored
+    slow_ranks                  from compute time before the collective
+    SpikeRule                   an outlying loss: skipped, or the run rolls back
     best_interval               how often to save (Daly)
 
 `checkpoint/`, `spikes`, `stragglers` and `planning/failures` do the same for runs on many ranks.
@@ -30,12 +30,12 @@ Disk = Folder | FragileDisk
 
 
 def save_naive(disk: Disk, step: int, data: bytes) -> None:
-    """Straight to its name: for a while the newest checkpoint is half of one."""
+    """Writes straight to the final name: meanwhile the newest checkpoint is half written."""
     disk.write(f"step-{step:08d}", zlib.crc32(data).to_bytes(4, "little") + data)
 
 
 def save_whole(disk: Disk, step: int, data: bytes) -> None:
-    """The file step-00000120, whole or not at all, and there to stay when it returns."""
+    """Writes the file step-00000120, completely or not at all, durable on return."""
     name = f"step-{step:08d}"
     disk.write(f".{name}.new", zlib.crc32(data).to_bytes(4, "little") + data)
     disk.flush(f".{name}.new")
@@ -44,7 +44,7 @@ def save_whole(disk: Disk, step: int, data: bytes) -> None:
 
 
 def newest_whole(disk: Disk) -> tuple[int, bytes] | None:
-    """(step, data) of the newest file whose checksum is right; None where there is none."""
+    """(step, data) of the newest file with a correct checksum; None if there is none."""
     steps = [int(name[5:]) for name in disk.names() if name.startswith("step-")]
     for step in sorted(steps, reverse=True):
         content = disk.read(f"step-{step:08d}")
@@ -55,20 +55,20 @@ def newest_whole(disk: Disk) -> tuple[int, bytes] | None:
 
 
 class AsyncSaver:
-    """`write(step, tensors)` beside the training, one at a time; `start(function, *arguments)`
-    begins it and gives a handle, whose `result()` waits for its end and raises its error."""
+    """Runs `write(step, tensors)` beside the training, one at a time; `start(function, *arguments)`
+    starts it and returns a handle, whose `result()` waits for it and raises its error."""
 
     def __init__(self, start: Callable, write: Callable[[int, dict[str, Tensor]], None]) -> None:
         self.start, self.write, self.running = start, write, None
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Returns once the copy is made. Raises the error of the save before."""
+        """Returns once the copy is made. Raises the error of the previous save."""
         self.wait()
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.running = self.start(self.write, step, copies)
 
     def wait(self) -> None:
-        """Until the save that is under way is complete."""
+        """Waits until the save in progress is complete."""
         running, self.running = self.running, None
         if running is not None:
             running.result()
@@ -83,7 +83,7 @@ def reshard(
     dtype: torch.dtype,
 ) -> Tensor:
     """The part of `rank` of `new`, (⌈elements/new⌉,), from files of `old` ranks; zeros at the end.
-    `read(file, start, stop)`: those elements of a file."""
+    `read(file, start, stop)` returns those elements of a file."""
     size, wanted = -(-elements // old), -(-elements // new)
     out = torch.zeros(wanted, dtype=dtype)
     first, last = rank * wanted, min((rank + 1) * wanted, elements)
@@ -96,7 +96,7 @@ def reshard(
 
 
 class Snapshot:
-    """All that a run is at this moment, in copies of its own."""
+    """The whole state of a run at this moment, as copies."""
 
     def __init__(self, run: Any) -> None:
         parts = run.model, run.optimizer, run.schedule, run.loader
@@ -104,7 +104,7 @@ class Snapshot:
         self.generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
     def restore(self, run: Any) -> None:
-        """Any run of the same making goes on from here; as often as one likes."""
+        """Restores the state into any run of the same structure; may be repeated."""
         parts = run.model, run.optimizer, run.schedule, run.loader
         for part, state in zip(parts, deepcopy(self.parts)):
             part.load_state_dict(state)
@@ -147,8 +147,8 @@ class SpikeRule:
 
 
 def best_interval(save_seconds: float, chips: int, failures: int, chip_hours: float) -> float:
-    """Seconds of training between saves, on `chips` chips that fail as others did: `failures`
-    times in `chip_hours`."""
+    """Seconds of training between saves on `chips` chips, from a failure rate of `failures` per
+    `chip_hours`."""
     if failures == 0:
         return math.inf
     between = chip_hours * 3600 / failures / chips

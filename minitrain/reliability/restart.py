@@ -1,10 +1,10 @@
-"""Restarts a function on fresh ranks when one has died, until it ends: torchrun in a notebook.
+"""Restarts a function on fresh ranks when one has died, until it completes: torchrun in a notebook.
 
     launch 0 | 4 ranks ✗ rank 2 killed | launch 1 | 4 ranks, from the newest checkpoint … |
 
-The function itself finds its checkpoint, as it must under `torchrun --max-restarts 3` (there set
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: else a new rank may read a dead one's address, and a restart
-is spent on it; torch 2.13). A user's mistake (InputError) is not tried again. Lab: e12.
+The function itself finds its checkpoint, as it must under `torchrun --max-restarts 3` (set
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 there: otherwise a new rank may read a dead one's address and
+waste a restart; torch 2.13). A user's mistake (InputError) is not retried. Lab: e12.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def launch_until_done(
     shrink_to: int | None = None,
     timeout: float = 60.0,
 ) -> Results:
-    """`launch(fn, *args)`, up to `restarts` times more. Each failure is in the log.
+    """`launch(fn, *args)`, with up to `restarts` restarts. Each failure is logged.
 
-    shrink_to: rows of a batch; then ranks that died are gone for good, and as many of the others go
-    on as can share a batch of so many rows.
+    shrink_to: rows of a batch; then dead ranks are not replaced, and the run continues with the
+    most remaining ranks that can share a batch of that many rows.
     """
     for attempt in range(restarts + 1):
         try:

@@ -1,21 +1,22 @@
-"""A loss or a gradient out of line: the step is skipped; if it stays so, the run goes back.
+"""Loss and gradient spikes: the step is skipped; if they persist, the run rolls back.
 
     loss     2.1 2.0 2.1 9.7 2.0 …                    skipped: the batch was bad
     loss     2.1 2.0 7.9 8.4 9.0 │ back 100 steps │ 2.0 2.1 …      the weights were: rolled back
 
-Out of line is not finite, or more than z deviations over the running mean of loss or gradient norm.
-A run that goes back does not read the same batches again: PaLM skipped 200 to 500 of them, which
-elsewhere did no harm: what spikes is the state and the data together (arXiv 2204.02311, 5.1). The
-mean and z are ZClip's (arXiv 2504.02507: 0.97 and 2.5, after 25 steps), which clips instead.
-Every rank sees the same loss and norm, and so does the same. Cost: 24 bytes a parameter.
+A spike is not finite, or more than z deviations above the running mean of loss or gradient norm.
+After a rollback the run does not read the same batches again: PaLM skipped 200 to 500 of them; the
+same batches did no harm elsewhere: a spike needs both that state and that data (arXiv 2204.02311,
+5.1). The running mean and z are ZClip's (arXiv 2504.02507: 0.97 and 2.5, after 25 steps), which
+clips instead. Every rank sees the same loss and norm, and so decides the same.
+Cost: 24 bytes a parameter.
 
-After the average all ranks have the nan, or the spike, of one; its own norm names it:
+After averaging, all ranks have the NaN, or the spike, of one; its own norm identifies it:
 
     rank 0   own gradient, norm 0.9  ┐ average   nan
     rank 1   own gradient, norm nan  ┘           nan      -> rank 1
 
-Each parameter's own gradient is measured as backward makes it, before it leaves. Only where a step
-is refused do the ranks compare: 8 bytes a rank. Cost: one pass over the gradients. Lab: e12.
+Each parameter's own gradient is measured as backward computes it, before it is sent. Ranks compare
+only if a step is refused: 8 bytes a rank. Cost: one pass over the gradients. Lab: e12.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from minitrain.training.state import TrainState
 
 @dataclass
 class Running:
-    """Exponential mean and variance of a series: of the last 1 / (1 - alpha) values or so."""
+    """Exponential mean and variance of a series, over about the last 1 / (1 - alpha) values."""
 
     alpha: float = 0.97
     count: int = 0
@@ -53,7 +54,7 @@ class Running:
     variance: float = 0.0
 
     def z(self, value: float) -> float:
-        """Deviations above the mean; a series that does not vary at all has a small one."""
+        """Deviations above the mean; for a constant series the deviation is a small one."""
         deviation = max(math.sqrt(self.variance), 1e-3 * abs(self.mean), 1e-12)
         return (value - self.mean) / deviation
 
@@ -71,10 +72,10 @@ class SpikeGuard:
 
     z: deviations; the first `warmup` steps are taken, unless they are not finite. After `patience`
     skipped steps in a row it goes back to a copy at least `back` steps old, at most `most` times.
-    `layout`: of the model's parts, as for a checkpoint. `whose`: called on all ranks, gives those
-    that the log names for a skipped step, such as `OwnNorms(model, group).out_of_line`.
-    `went_back`: called on all ranks once the state is the older one, to save it: newer checkpoints
-    then go, and a run that is killed resumes from here.
+    `layout`: of the model's parts, as for a checkpoint. `whose`: called on all ranks, returns those
+    to log for a skipped step, such as `OwnNorms(model, group).out_of_line`.
+    `went_back`: called on all ranks after the rollback, to save the state: this removes newer
+    checkpoints, and a run that is killed resumes from here.
     """
 
     state: TrainState
@@ -91,7 +92,7 @@ class SpikeGuard:
     norm: Running = field(default_factory=Running)
     skipped: int = 0  # in a row
     rollbacks: int = 0
-    copies: list[dict[str, Any]] = field(default_factory=list)  # of the state, the older first
+    copies: list[dict[str, Any]] = field(default_factory=list)  # of the state, oldest first
 
     def __post_init__(self) -> None:
         if not self.z > 0 or min(self.warmup, self.patience, self.back) < 1:
@@ -101,7 +102,7 @@ class SpikeGuard:
             )
 
     def __call__(self, loss: float, grad_norm: float) -> bool:
-        """True if the step is taken. Where the run goes back, the state is another afterwards."""
+        """True if the step is to be taken. A rollback replaces the state."""
         if not self.copies or self.state.step - self.copies[-1]["step"] >= self.back:
             if self.skipped == 0:
                 self.copies = [*self.copies[-1:], self._copy()]
@@ -159,13 +160,13 @@ class SpikeGuard:
             self.log.write(event, self.state.step, **details)
 
 
-FACTOR = 3.0  # ranks whose batches are alike have norms alike
+FACTOR = 3.0  # ranks with similar batches have similar norms
 
 
 class OwnNorms:
     """This rank's gradient norm of the last backward, before the average over ranks.
 
-    Make it before the model is wrapped in DDP, whose hooks must come after these.
+    Create it before wrapping the model in DDP, whose hooks must come after these.
     """
 
     def __init__(self, model: nn.Module, group: Group) -> None:
@@ -188,8 +189,8 @@ class OwnNorms:
 
 
 def norms_out_of_line(norms: Sequence[float]) -> list[int]:
-    """The ranks whose norm is not finite, or else far over the median; of two ranks, over the
-    smaller one. None where all are alike: then the weights were off, or every batch."""
+    """The ranks whose norm is not finite, or else far above the median; of two ranks, above the
+    smaller. None if all are alike: then the weights were off, or every batch."""
     bad = [rank for rank, norm in enumerate(norms) if not math.isfinite(norm)]
     if bad:
         return bad

@@ -1,12 +1,12 @@
-"""Slow ranks, by the time they compute *before* a collective, in which all of them wait.
+"""Slow ranks, found by their compute time *before* a collective, in which all ranks wait.
 
     rank 0   ██ compute ██|···· waits ····|        step times are equal: 3 and 3
     rank 1   ███████ compute ███████|        |     compute times are not: 1 and 3
 
 A rank is slow if it takes `factor` times the ranks' median, and 5 deviations more than that (by the
 median absolute deviation, which one slow rank does not move), in the median of several steps: a
-pause of Python's garbage collector slows one step, now of this rank and now of that (MegaScale,
-arXiv 2402.15627, section 6.3). Cost: 8 bytes a rank, once in `every` steps. Lab: e12.
+pause of Python's garbage collector slows one step, of one rank or another (MegaScale, arXiv
+2402.15627, section 6.3). Cost: 8 bytes a rank, once every `every` steps. Lab: e12.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TO_DEVIATION = 1.4826  # of normal values, over their median absolute deviation
 
 
 def slow_ranks_naive(step_seconds: Sequence[float], factor: float = 1.1) -> list[int]:
-    """By whole steps: all ranks wait for the slowest, so none is ever slower than the others."""
+    """Compares whole steps: all ranks wait for the slowest, so none is ever slower than others."""
     median = statistics.median(step_seconds)
     return [rank for rank, seconds in enumerate(step_seconds) if seconds > factor * median]
 
 
 def slow_ranks(compute_seconds: Sequence[float], factor: float = 1.1) -> list[int]:
-    """By what each rank computed before it waited, in seconds."""
+    """Compares each rank's compute time before it waited, in seconds."""
     median = statistics.median(compute_seconds)
     spread = statistics.median(abs(seconds - median) for seconds in compute_seconds)
     limit = max(factor * median, median + DEVIATIONS * TO_DEVIATION * spread)
@@ -40,10 +40,10 @@ def slow_ranks(compute_seconds: Sequence[float], factor: float = 1.1) -> list[in
 
 
 class StragglerWatch:
-    """A callback for `train`, on every rank: `log` gets an event "slow" for each rank that is.
+    """A callback for `train`, on every rank: `log` gets an event "slow" for each slow rank.
 
-    `slow`: those found last. The median of two ranks shows nothing: there the faster one is the
-    measure.
+    `slow`: those found last. With two ranks there is no useful median: each is compared with the
+    faster one.
     """
 
     def __init__(

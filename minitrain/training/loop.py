@@ -1,9 +1,9 @@
-"""The training loop: draw a batch, weigh every token alike, step, report, until time is out.
+"""The training loop: draw a batch, weight every token equally, step, report, until time is up.
 
     for each step:  count the targets of all microbatches on all ranks   (a small all-reduce)
                     forward, backward, forward, backward, …            (gradients add up in float32)
                     average over ranks · clip · AdamW at warmup_cosine(step)
-Cost: 6 P FLOPs a token and 16 P bytes (weight, gradient, two means), and the activations of one
+Cost: 6 P FLOPs a token and 16 P bytes (weight, gradient, two moments), plus the activations of one
 microbatch. Lab: e01. Shapes: B batch  T tokens  V vocabulary  N ranks  P parameters.
 """
 
@@ -29,8 +29,8 @@ from minitrain.precision.loss_scaling import LossScaler
 from minitrain.training.loss import IGNORED, token_weighted_loss
 from minitrain.training.state import TrainState
 
-Accept = Callable[[float, float], bool]  # loss, gradient norm -> whether the step is made
-SMALLEST_SCALE = 2.0**-14  # gradients that overflow under it are infinite by themselves
+Accept = Callable[[float, float], bool]  # loss, gradient norm -> whether to take the step
+SMALLEST_SCALE = 2.0**-14  # gradients that overflow below this scale are themselves infinite
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class TrainConfig:
             raise InputError(f"warmup={self.warmup}, final_lr={self.final_lr}: fractions, 0 to 1")
 
     def total_steps(self, step: int, elapsed: float) -> float:
-        """The number of steps of the run: as given, or as `seconds` allow at the speed so far.
+        """The number of steps of the run: as given, or as many as fit into `seconds` at this speed.
 
-        With a time limit, step / total is then elapsed / seconds: the cosine ends when time is out.
-        The first step finds the speed; its rate is 0, since its total is infinite.
+        With a time limit, step / total is then elapsed / seconds: the cosine ends when time is up.
+        The first step measures the speed; its rate is 0, since its total is infinite.
         """
         if self.steps is not None:
             return self.steps
@@ -78,7 +78,7 @@ class Peers:
     size: int = 1
     all_reduce: Callable[[Tensor], object] = lambda tensor: tensor  # sums in place over ranks
     synchronize: Callable[[], object] = lambda: None  # after backward: averages the gradients
-    no_sync: Callable[[], AbstractContextManager] = nullcontext  # a backward that sends nothing
+    no_sync: Callable[[], AbstractContextManager] = nullcontext  # a backward without communication
     clip: Callable[[Sequence[nn.Parameter], float], Tensor] = clip_by_global_norm
 
 
@@ -94,13 +94,13 @@ def _no_clock(part: str) -> None:
 class StepResult:
     loss: float  # nats per token, mean over the step's tokens on all ranks
     grad_norm: float  # before clipping
-    tokens: int  # targets that counted, on all ranks
-    skipped: bool = False  # the weights stayed where they were: the gradients overflowed,
+    tokens: int  # counted targets, on all ranks
+    skipped: bool = False  # the weights did not change: the gradients overflowed,
     refused: bool = False  # or `accept` refused the step
 
 
 class Diverged(InputError):
-    """A loss or a gradient norm that is not finite; the step was made."""
+    """A loss or a gradient norm that is not finite; the step was already taken."""
 
     def __init__(self, message: str, step: int, loss: float, grad_norm: float) -> None:
         super().__init__(message)
@@ -118,11 +118,11 @@ def train_step(
     accept: Accept | None = None,
     begin: Begin = _no_clock,
 ) -> StepResult:
-    """One optimizer step over `microbatches`, the same as over one batch that holds them all.
+    """One optimizer step over `microbatches`, equal to one over a single batch of all of them.
 
-    Parameters, and so gradients and their sum over microbatches, are float32; `autocast` computes
-    the matmuls in another dtype. With a `scaler`, a step whose gradients overflow is not made, and
-    none that `accept(loss, grad_norm)` refuses, which all ranks call with the same numbers. `begin`
+    Parameters, and so gradients and their sum over microbatches, are float32; `autocast` runs the
+    matmuls in another dtype. With a `scaler`, a step whose gradients overflow is skipped; so is one
+    that `accept(loss, grad_norm)` refuses, which all ranks call with the same numbers. `begin`
     is called with each part: "forward", "backward" of each microbatch, "average", "optimizer".
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -163,7 +163,7 @@ def train_step(
 
 
 def sizes_of(batch: Any) -> Tensor:
-    """(2,): the targets that count, and all places."""
+    """(2,): counted targets, and all positions."""
     counts = batch.targets != IGNORED
     return torch.stack([counts.sum(), torch.ones_like(counts).sum()])
 
@@ -175,8 +175,8 @@ def evaluate(
     autocast: torch.dtype | None = None,
     peers: Peers = ALONE,
 ) -> float:
-    """Nats per token over `batches` (on N ranks: over all of theirs), every token weighed alike;
-    in eval mode, and then each module is as it was."""
+    """Nats per token over `batches` (of all N ranks), every token weighted equally; runs in eval
+    mode, then restores each module's mode."""
     device = next(model.parameters()).device
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # summed loss, tokens
     training = [module for module in model.modules() if module.training]
@@ -210,18 +210,18 @@ class StepRecord:
     """The record that a callback gets after each step."""
 
     step: int  # steps done, this one included
-    total_steps: float  # an estimate while a time limit runs
+    total_steps: float  # an estimate under a time limit
     tokens: int  # seen by the run so far
-    seconds: float  # trained when the step began, the same on all ranks
+    seconds: float  # training time before the step, the same on all ranks
     loss: float
     lr: float
     grad_norm: float
     tokens_per_second: float  # of this step alone
-    skipped: int = 0  # steps of this call that were not made, up to here
+    skipped: int = 0  # steps of this call skipped so far
 
     @property
     def progress(self) -> float:
-        """The part of the run that is done: 0 to 1, the same on all ranks."""
+        """The fraction of the run that is done: 0 to 1, the same on all ranks."""
         return min(1.0, self.step / self.total_steps)
 
 
@@ -249,12 +249,12 @@ def train(
 ) -> TrainResult:
     """Trains until `config.steps` or `config.seconds` are reached, or `stop()` is true on any rank.
 
-    `peers`: the other ranks, and how gradients are averaged over them. `state`: where a resumed run
-    goes on (its model is the one inside a wrapper such as DDP). `step`: another step than
-    `train_step`, from this rank's microbatches; `peers` then only agree on time and on stopping.
+    `peers`: the other ranks, and how gradients are averaged over them. `state`: the state of a
+    resumed run (its model is the one inside a wrapper such as DDP). `step`: replaces `train_step`,
+    called with this rank's microbatches; `peers` then only agree on time and on stopping.
     `accept`: called before each step of `train_step`, such as reliability's SpikeGuard. `begin`:
     called with each part of a step as it begins, such as `measure.parts.Parts().begin`.
-    Diverged, an InputError, where the loss is not finite.
+    Raises Diverged, an InputError, if the loss is not finite.
     """
     if step is not None and accept is not None:
         raise InputError("accept is asked by train_step: a step of your own asks it itself")
@@ -281,7 +281,7 @@ def train(
         state.tokens, state.seconds = state.tokens + made.tokens, now() - began
         result.skipped += made.skipped
         if made.skipped:
-            continue  # the schedule, too, stays where it is
+            continue  # the schedule does not advance either
         state.step += 1
         result.losses.append(made.loss)
         speeds.append(speed)
@@ -305,7 +305,7 @@ def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
 
 
 def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tuple[float, bool]:
-    """The mean of the ranks' clocks, and whether any wants to stop: all must do the same."""
+    """The mean of the ranks' clocks, and whether any wants to stop, the same on all ranks."""
     shared = torch.tensor([elapsed, float(stop)], dtype=torch.float64, device=device)
     peers.all_reduce(shared)
     total, stops = shared.tolist()
@@ -313,7 +313,7 @@ def _agree(peers: Peers, device: torch.device, elapsed: float, stop: bool) -> tu
 
 
 def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
-    """A step that was skipped may have infinite gradients, while there is a scale to lower."""
+    """Raises Diverged; a skipped step may have infinite gradients while the scale can shrink."""
     if step.refused:
         return
     overflown = step.skipped and state.scaler.scale >= SMALLEST_SCALE
@@ -328,7 +328,7 @@ def _check_finite(step: StepResult, state: TrainState, lr: float) -> None:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """Epoch after epoch; the loader itself keeps count of where it is."""
+    """Yields epoch after epoch; the loader itself tracks its position."""
     while True:
         batch = None
         for batch in loader:

@@ -1,7 +1,7 @@
-"""Cross-entropy of a batch that is worked on in parts: the mean over the tokens of all parts.
+"""Cross-entropy of a batch processed in parts: the mean over the tokens of all parts.
 
-Microbatches and ranks hold unequal numbers of targets, so a mean of means is another loss than the
-mean: each part is divided by the tokens of all. Cost: 4 V bytes a token, its log-probabilities in
+Microbatches and ranks have unequal numbers of targets, so a mean of means differs from the mean:
+each part is divided by the tokens of all. Cost: 4 V bytes a token, its log-probabilities in
 float32, which backward needs. Lab: e01. Shapes: B batch  T tokens  V vocabulary.
 """
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-IGNORED = -100  # the target of a place that does not count: padding
+IGNORED = -100  # the target of a position that does not count: padding
 
 
 def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | int) -> Tensor:
@@ -29,9 +29,9 @@ def token_weighted_loss(logits: Tensor, targets: Tensor, total_tokens: Tensor | 
 
 
 def mean_of_means_loss(logits: Tensor, targets: Tensor, microbatches: int) -> Tensor:
-    """The naive share: each microbatch's own mean, over how many there are.
+    """The naive share: each microbatch's own mean, divided by the number of microbatches.
 
-    Wrong as soon as they hold unequal numbers of targets: a token of a half-empty microbatch then
-    counts twice as much as one of a full microbatch, and the result depends on how a batch is cut.
+    Wrong if they have unequal numbers of targets: a token of a half-empty microbatch then counts
+    twice as much as one of a full microbatch, and the result depends on how the batch is cut.
     """
     return token_weighted_loss(logits, targets, (targets != IGNORED).sum()) / microbatches

@@ -2,10 +2,10 @@
 
      62%|██████    | 01:14<00:45 · step 412 · loss 1.318 · held out 1.305, 7.9% above the floor
 
-A sample is a flat dict of what is known after the step (`monitoring/metrics.py` has the names); a
-sink is whatever takes one: a file, TensorBoard, a Prometheus endpoint. The floor is the entropy of
-the text, which no model can beat; it is known exactly where the text was drawn from a language
-whose law we wrote. For any other text the distance is left out.
+A sample is a flat dict of the values known after the step (names: `monitoring/metrics.py`); a sink
+is anything that takes one: a file, TensorBoard, a Prometheus endpoint. The floor is the entropy of
+the text, which no model can beat; it is known exactly if the text was drawn from a language whose
+distribution we wrote. For any other text the distance is omitted.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ def above_floor(loss: float, floor: float) -> float:
 
 
 def describe_loss(loss: float, floor: float | None) -> str:
-    """'1.305, 7.9% above the floor', or, where no floor is known, '1.305'."""
+    """'1.305, 7.9% above the floor', or, if no floor is known, '1.305'."""
     return f"{loss:.3f}" + (f", {above_floor(loss, floor):.1%} above the floor" if floor else "")
 
 
 class Reporter:
     """A callback for `train`: evaluates `evaluations` times a run, feeds `sinks`, moves the bar.
 
-    `evaluate` gives the held-out loss. On N ranks every rank calls it, at the same steps; only the
-    rank that `speaks` writes to the terminal: a bar, or where its output is no terminal, a line at
-    each evaluation. `done_part`: the part of a resumed run that is done, so that it evaluates where
-    an uninterrupted run does. `measure`: further values of a step, such as a `Meter`'s.
+    `evaluate` returns the held-out loss. All N ranks call it, at the same steps; only the rank that
+    `speaks` writes to the terminal: a bar, or if its output is not a terminal, a line per
+    evaluation. `done_part`: the finished fraction of a resumed run, so that it evaluates when an
+    uninterrupted run does. `measure`: further values of a step, such as a `Meter`'s.
 
-    As a context it reports to the sinks how the run ended, at the latest when an exception leaves
-    it.
+    As a context manager it reports to the sinks how the run ended, even by an exception.
     """
 
     def __init__(
@@ -58,16 +57,16 @@ class Reporter:
         evaluations: int = 8,
         speaks: bool = True,
         done_part: float = 0.0,
-        memory: Callable[[], str] | None = None,  # in use, in words
+        memory: Callable[[], str] | None = None,  # in use, as text
         measure: Callable[[StepRecord], Sample] = lambda record: {},
     ):
         self.sinks, self.evaluate, self.floor = sinks, evaluate, floor
         self.utilisation, self.evaluations, self.speaks = utilisation, evaluations, speaks
         self.memory, self.measure = memory, measure
         self.held_out: float | None = None
-        self.has_moved = True  # the model, since it was evaluated
+        self.has_moved = True  # the model changed since the last evaluation
         self.has_ended = False
-        self.part = int(min(1.0, done_part) * evaluations)  # evaluations that were due so far
+        self.part = int(min(1.0, done_part) * evaluations)  # evaluations due so far
         silent = not (speaks and sys.stderr.isatty())
         self.bar = tqdm(total=100, bar_format=LAYOUT, disable=silent)
 
@@ -85,7 +84,7 @@ class Reporter:
                 print(f"{record.progress:4.0%} | {self._describe(record)}", flush=True)
 
     def latest(self) -> float:
-        """The held-out loss of the model as it is now; evaluated anew only where it has moved."""
+        """The current model's held-out loss, re-evaluated only if the model has changed."""
         if self.has_moved:
             self.held_out, self.has_moved = self.evaluate(), False
         return self.held_out

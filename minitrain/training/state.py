@@ -1,6 +1,6 @@
-"""The state of a run: all that a step changes, and what a checkpoint therefore holds.
+"""The state of a run: everything a step changes, and therefore everything a checkpoint holds.
 
-Cost: 12 P bytes for P float32 parameters under AdamW (weight and two means); gradients live only
+Cost: 12 P bytes for P float32 parameters under AdamW (weight and two moments); gradients live only
 within a step. Lab: e01.
 """
 
@@ -22,9 +22,9 @@ PROCESS = uuid.uuid4().hex
 class TrainState:
     """Updated in place, step after step; `loader` has a state_dict and a load_state_dict.
 
-    `extra`: what else belongs to the run and is the same on every rank, by name, such as
+    `extra`: other state of the run that is the same on every rank, by name, such as
     {"ema": averaged_model, "schedule": lr_scheduler, "mine": {"best": 1.9}}: anything with these
-    two methods, or a dict, of numbers, words and tensors.
+    two methods, or a dict, of numbers, strings and tensors.
     """
 
     model: nn.Module
@@ -35,7 +35,7 @@ class TrainState:
     seconds: float = 0.0  # spent training, over all sessions
     scaler: LossScaler | None = None  # for float16
     extra: dict[str, Any] = field(default_factory=dict)
-    run: str = ""  # so that a folder of checkpoints is one run's; a checkpoint gives back its own
+    run: str = ""  # identifies the run in its checkpoint folder; restored by a checkpoint
 
     def __post_init__(self) -> None:
         self.run = self.run or f"{PROCESS}-{id(self.optimizer):x}"

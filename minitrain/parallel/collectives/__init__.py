@@ -1,3 +1,3 @@
-"""Collectives: their algorithms step by step, their differentiable pairs, and those that run while
-others compute.
+"""Collectives: step-by-step algorithms, differentiable pairs, and versions that overlap with
+compute.
 """

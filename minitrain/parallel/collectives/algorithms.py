@@ -14,9 +14,9 @@ Each rank has S bytes; α is the latency of a message, β the seconds per byte, 
     pairwise_all_to_all            N-1 of S/N                (N-1)·α + (N-1)/N·S·β
 
 A ring sends the fewest bytes, a tree the fewest messages: which one wins depends on S against α/β.
-Every function leaves its input as it was and returns a new tensor; any shape, any number of
-elements (also 0), any N (also 1). The order of additions is fixed by the ranks, so two runs agree
-bit for bit; another N adds in another order and may differ in the last bits.
+Every function returns a new tensor and leaves its input unchanged; any shape, any number of
+elements (0 too), any N (1 too). The order of additions is fixed by the ranks, so two runs agree
+bit for bit; a different N adds in a different order and may differ in the last bits.
 
 Papers: Patarasuk & Yuan 2009 (ring), Thakur, Rabenseifner & Gropp 2005 (all of them).
 Lab: e00_ranks_and_collectives.
@@ -34,9 +34,9 @@ from minitrain.ranks.group import MEANT, Group
 
 
 def ring_shift(group: Group, tensor: Tensor) -> Tensor:
-    """The left neighbour's tensor: everyone passes its own to the right, all at the same time.
+    """Returns the left neighbour's tensor: every rank sends its own to the right at the same time.
 
-    Where every rank first *sends* and waits to be heard, none is left to hear: a deadlock.
+    If every rank first *sends* and waits for the receiver, no rank ever receives: a deadlock.
     """
     out = _packed(tensor)
     if group.size == 1:
@@ -46,7 +46,7 @@ def ring_shift(group: Group, tensor: Tensor) -> Tensor:
 
 
 def naive_broadcast(group: Group, tensor: Tensor, root: int = 0) -> Tensor:
-    """The root sends to one rank after the other: N-1 messages, all of them from one link.
+    """The root sends to one rank after another: N-1 messages, all over its one link.
 
     Returns a new tensor with the root's values; on other ranks `tensor` gives shape and dtype.
     """
@@ -61,7 +61,7 @@ def naive_broadcast(group: Group, tensor: Tensor, root: int = 0) -> Tensor:
 
 
 def tree_broadcast(group: Group, tensor: Tensor, root: int = 0) -> Tensor:
-    """A binomial tree: whoever has the tensor passes it on, so each round doubles their number.
+    """A binomial tree: every rank that has the tensor sends it, so each round doubles their number.
 
     round 0   0 → 1
     round 1   0 → 2   1 → 3
@@ -80,7 +80,7 @@ def tree_broadcast(group: Group, tensor: Tensor, root: int = 0) -> Tensor:
 
 
 def naive_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
-    """Everything to rank 0, reduced there in order of rank, and out again: rank 0 holds all up.
+    """Reduces on rank 0, in rank order, and broadcasts: rank 0 is the bottleneck.
 
     Rank 0 receives (N-1)·S and sends (N-1)·S bytes, however many links the others have.
     """
@@ -99,8 +99,8 @@ def naive_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
 def ring_reduce_scatter(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
     """Each rank ends with its own chunk reduced over all ranks, and sends (N-1)/N·S bytes.
 
-    Chunk c sets out from rank c+1, goes once around the ring to the right, and every rank adds its
-    own part as it passes; it comes home complete: (((x[c+1] + x[c+2]) + …) + x[c]).
+    Chunk c starts at rank c+1 and goes once around the ring to the right; every rank adds its own
+    part, and the chunk arrives home complete: (((x[c+1] + x[c+2]) + …) + x[c]).
 
         N = 3            step 0               step 1
         rank 0   send c2 → , get c1     send c1 → , get c0 ✓
@@ -124,8 +124,8 @@ def ring_reduce_scatter(group: Group, tensor: Tensor, op: str = "sum") -> Tensor
 def ring_all_gather(group: Group, chunk: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
     """Every rank's chunk, in order of rank, on every rank; each rank sends (N-1)/N·S bytes.
 
-    `sizes` has the number of elements of each rank's chunk; None: all are as long as mine.
-    Each step passes on what the last one brought, straight into its place in the result: (S,) 1-D.
+    `sizes` has the number of elements of each rank's chunk; None: all are as long as this rank's.
+    Each step forwards what the last one received, straight into its place in the result: (S,) 1-D.
     """
     sizes = list(sizes) if sizes is not None else [chunk.numel()] * group.size
     _check_sizes(group, chunk, sizes)
@@ -137,10 +137,10 @@ def ring_all_gather(group: Group, chunk: Tensor, sizes: Sequence[int] | None = N
 
 
 def ring_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
-    """Reduce-scatter, then all-gather: 2(N-1)/N·S bytes a rank, the fewest that can do it.
+    """Reduce-scatter, then all-gather: 2(N-1)/N·S bytes a rank, the minimum possible.
 
     Both work in the result itself: a chunk arrives where it belongs, so nothing is copied. Each
-    element is reduced on one rank only and then passed on, so all ranks get the same bits.
+    element is reduced on one rank only and then forwarded, so all ranks get the same bits.
     """
     combine = _combiner(op, tensor)
     if group.size == 1:
@@ -159,7 +159,7 @@ def _reduce_around(
 ) -> None:
     """N-1 steps to the right: chunk c arrives in `rooms[c]` and leaves with this rank's part added.
 
-    At the end `rooms[rank]` is complete; the other rooms hold what has passed through.
+    At the end `rooms[rank]` is complete; the other rooms hold partial sums that passed through.
     """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     travelling = chunks[left]
@@ -170,7 +170,7 @@ def _reduce_around(
 
 
 def _pass_around(group: Group, places: Sequence[Tensor]) -> None:
-    """N-1 steps to the right: starting from its own, each rank passes on what has just arrived."""
+    """N-1 steps to the right: each rank sends its own chunk, then forwards what just arrived."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     for step in range(group.size - 1):
         have = places[(group.rank - step) % group.size]
@@ -179,10 +179,10 @@ def _pass_around(group: Group, places: Sequence[Tensor]) -> None:
 
 
 def recursive_doubling_all_reduce(group: Group, tensor: Tensor, op: str = "sum") -> Tensor:
-    """Partners at distance 1, 2, 4, … swap all they have: log2 N messages, but log2 N · S bytes.
+    """Partners at distance 1, 2, 4, … swap whole tensors: log2 N messages, but log2 N · S bytes.
 
-    The choice for small tensors, where latency is what costs. Where N is no power of two the last
-    N - 2^k ranks first hand their tensor to a partner and get the result from it at the end.
+    Best for small tensors, where latency dominates. If N is not a power of two, the last N - 2^k
+    ranks first hand their tensor to a partner and get the result from it at the end.
     Addition commutes, so both partners of a swap get the same bits: all ranks agree.
     """
     combine = _combiner(op, tensor)
@@ -208,10 +208,10 @@ def recursive_doubling_all_reduce(group: Group, tensor: Tensor, op: str = "sum")
 def pairwise_all_to_all(
     group: Group, chunks: Sequence[Tensor], shapes: Sequence[Sequence[int]] | None = None
 ) -> list[Tensor]:
-    """Chunk j goes to rank j; returns what every rank had for me, in order of rank.
+    """Sends chunk j to rank j; returns the chunks received from all ranks, in rank order.
 
-    In step s rank r sends to r+s and receives from r-s: in every step each link is used once.
-    `shapes[j]` is the shape of what rank j sends me; None: the shape of what I send to it.
+    In step s rank r sends to r+s and receives from r-s: every step uses each link once.
+    `shapes[j]` is the shape received from rank j; None: the shape sent to it.
     """
     if len(chunks) != group.size:
         raise InputError(
@@ -227,13 +227,12 @@ def pairwise_all_to_all(
 
 
 def chunk_sizes(elements: int, ranks: int) -> list[int]:
-    """Chunk sizes as `tensor_split` cuts: the first `elements % ranks` chunks have one element
-    more."""
+    """Chunk sizes of `tensor_split`: the first `elements % ranks` chunks have one element more."""
     return [elements // ranks + (rank < elements % ranks) for rank in range(ranks)]
 
 
 def _packed(tensor: Tensor) -> Tensor:
-    """A contiguous copy that is outside autograd: ready to send, safe to overwrite."""
+    """A contiguous copy outside autograd: ready to send, safe to overwrite."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 

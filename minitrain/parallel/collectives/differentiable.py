@@ -1,7 +1,7 @@
-"""Collectives that autograd knows: each one's backward is another one's forward.
+"""Differentiable collectives: each one's backward is another one's forward.
 
-A tensor is, over the ranks of a group, *whole* (the same everywhere), *split* along a dim, or a
-*part* of a sum. The gradient of a whole that every rank uses in its own way is a part, and so on:
+Over the ranks of a group a tensor is *whole* (the same everywhere), *split* along a dim, or a
+*part* of a sum. If every rank uses a whole tensor in its own way, its gradient is a part:
 
     forward                      x -> y             backward         S bytes of the larger, sent
     copy            nothing      whole -> whole     reduce           0
@@ -13,10 +13,10 @@ A tensor is, over the ranks of a group, *whole* (the same everywhere), *split* a
     all_to_all      itself       by the rank it     itself, sizes    what is not for
                                  is for -> is from  exchanged        the rank itself
 
-`gather` is for what every rank then treats alike, so that its gradient is whole; `all_gather` for
-what each uses in its own way, so that its gradient is a part. None changes its argument, in either
-direction. Papers: Shoeybi et al., arXiv 1909.08053 (f is `copy`, g is `reduce`); GShard, 2006.16668
-(`all_to_all`). Labs: e02b, e02d, e02e.
+Use `gather` if every rank then computes the same, so that the gradient is whole; `all_gather` if
+each computes something different, so that the gradient is a part. None modifies its argument, in
+forward or backward. Papers: Shoeybi et al., arXiv 1909.08053 (f is `copy`, g is `reduce`); GShard,
+2006.16668 (`all_to_all`). Labs: e02b, e02d, e02e.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Operator = Callable[[Tensor], Tensor]
 
 
 def copy(x: Tensor, group: Group) -> Tensor:
-    """x, for each rank to use in its own way; backward sums the ranks' gradients."""
+    """Identity, for each rank to use in its own way; backward sums the ranks' gradients."""
     return paired(x, same, partial(summed, group))
 
 
 def reduce(x: Tensor, group: Group) -> Tensor:
-    """The sum of the ranks' x; backward passes the gradient through."""
+    """The sum of x over ranks; backward passes the gradient through."""
     return paired(x, partial(summed, group), same)
 
 
 def scatter(x: Tensor, group: Group, dim: int) -> Tensor:
-    """This rank's slice of x along `dim`, of 1/N of its size; backward gathers."""
+    """This rank's slice of x along `dim`, 1/N of its size; backward gathers."""
     return paired(x, partial(sliced, group, dim), partial(gathered, group, dim))
 
 
@@ -58,25 +58,25 @@ def gather(x: Tensor, group: Group, dim: int) -> Tensor:
 
 
 def reduce_scatter(x: Tensor, group: Group, dim: int) -> Tensor:
-    """This rank's slice of the sum of the ranks' x; backward gathers."""
+    """This rank's slice of the sum of x over ranks; backward gathers."""
     return paired(x, partial(sum_sliced, group, dim), partial(gathered, group, dim))
 
 
 def all_gather(x: Tensor, group: Group, dim: int) -> Tensor:
-    """The ranks' slices, joined along `dim`; backward sums, and keeps this rank's slice."""
+    """The ranks' slices, joined along `dim`; backward sums them and keeps this rank's slice."""
     return paired(x, partial(gathered, group, dim), partial(sum_sliced, group, dim))
 
 
 def all_to_all(
     x: Tensor, group: Group, sent: Sequence[int] | None = None, got: Sequence[int] | None = None
 ) -> Tensor:
-    """x (Σ sent, …), sent[r] rows for rank r -> (Σ got, …), got[r] rows from it; None: as many for
-    each. Backward sends the gradients back."""
+    """x (Σ sent, …), sent[r] rows for rank r -> (Σ got, …), got[r] rows from rank r; None: equal
+    counts. Backward sends the gradients back."""
     return paired(x, partial(exchanged, group, sent, got), partial(exchanged, group, got, sent))
 
 
 def paired(x: Tensor, there: Operator, back: Operator) -> Tensor:
-    """there(x), with `back` as its backward and `there` as that one's. Neither changes its x."""
+    """there(x), with `back` as its backward and `there` as that backward's. Neither modifies x."""
     return _Paired.apply(x, there, back)
 
 

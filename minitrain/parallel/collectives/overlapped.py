@@ -1,4 +1,4 @@
-"""Collectives that run while their caller computes: each `start_…` issues one and returns its wait.
+"""Collectives that overlap with compute: each `start_…` issues one and returns a wait function.
 
     start_all_gather           flat, in place         ZeRO's weights
     start_reduce_scatter_mean  flat, in place         ZeRO's gradients, averaged
@@ -7,17 +7,17 @@
     start_all_reduce           in place
     pass_on, around            a ring of neighbours   context parallelism's keys and values
 
-The flat ones send directly. A ring passes on what has just arrived: N-1 steps, each waiting for
-the one before, so a thread would have to drive it. Here each rank sends every other its part
+The flat ones send directly. A ring forwards what has just arrived: N-1 steps, each waiting for the
+one before, so it would need a thread to drive it. Here each rank sends its part to every other rank
 directly, all at once, and the library moves the bytes in the background. Bytes a rank sends:
 (N-1)/N·S, as in a ring; messages: N-1.
 
     ring     r sends c ─ wait ─ sends c-1 ─ wait ─ …      in flight: 1 message    extra memory 2S/N
     direct   r sends to all others ─ own work ─ wait      in flight: N-1          extra (N-1)/N·S
 
-gloo's own all-gather copies once more through a buffer of S bytes, and its reduce-scatter is an
-all-reduce: from 4 MB up these take 0.6 to 0.8 and 0.4 to 0.6 of their times on 2 and 4 ranks.
-On a GPU both are NCCL's. Labs: e02b, e02e, e03.
+gloo's own all-gather makes an extra copy through a buffer of S bytes, and its reduce-scatter is an
+all-reduce: from 4 MB up, direct sends take 0.6 to 0.8 and 0.4 to 0.6 of gloo's times on 2 and 4
+ranks. On a GPU both are NCCL's. Labs: e02b, e02e, e03.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minitrain.ranks.group import Group
 
 
 def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
-    """Rank r has part r of `whole`; after the returned wait, every rank has all parts."""
+    """Rank r holds part r of `whole`; after the returned wait, every rank has all parts."""
     parts = whole.chunk(group.size)
     if whole.is_cuda:
         return group.all_gather(whole, parts[group.rank], async_op=True).wait
@@ -48,7 +48,7 @@ def start_all_gather(group: Group, whole: Tensor) -> Callable[[], object]:
 def start_reduce_scatter_mean(group: Group, whole: Tensor) -> Callable[[], Tensor]:
     """The returned wait averages this rank's part of `whole` over ranks, in place.
 
-    Added in float32 or wider, and always in the same order, so that runs agree bit for bit. `whole`
+    Sums are in float32 or wider, always in the same order, so that runs agree bit for bit. `whole`
     must not change before the wait.
     """
     parts = whole.chunk(group.size)
@@ -64,7 +64,7 @@ def start_reduce_scatter_mean(group: Group, whole: Tensor) -> Callable[[], Tenso
 
 
 def _turns(group: Group) -> list[tuple[int, int]]:
-    """(to, source) of each step: all send s places on, so no rank gets two at once."""
+    """(to, source) of each step: all ranks send s places on, so none receives two at once."""
     ranks = range(1, group.size)
     return [((group.rank + s) % group.size, (group.rank - s) % group.size) for s in ranks]
 
@@ -75,7 +75,7 @@ def _wait(works: list) -> None:
 
 
 def _average(own: Tensor, terms: list[Tensor]) -> Tensor:
-    total = own.to(torch.promote_types(own.dtype, torch.float32))  # a copy only of what is narrower
+    total = own.to(torch.promote_types(own.dtype, torch.float32))  # copies only if narrower
     for term in terms:
         total.add_(term)
     return own.copy_(total.div_(1 + len(terms)))
@@ -103,7 +103,7 @@ def start_reduce_scatter_sum(group: Group, x: Tensor, dim: int) -> Callable[[], 
 
 
 def start_all_reduce(group: Group, x: Tensor) -> Callable[[], Tensor]:
-    """The wait gives the sum of the ranks' x, *in place*: for a fresh x of one's own."""
+    """The wait gives the sum of the ranks' x, *in place*: pass an x that no one else uses."""
     return (lambda: x) if group.size == 1 else group.all_reduce(x, async_op=True).wait
 
 
@@ -118,9 +118,9 @@ def slices_of(group: Group, x: Tensor, dim: int) -> Tensor:
 
 
 def around(group: Group, block: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(owner, block) of every rank: my own first, then the left neighbour's, and so on.
+    """(owner, block) of every rank: this rank's first, then the left neighbour's, and so on.
 
-    The next one is on its way while the caller works with this one.
+    The next block is in flight while the caller works with this one.
     """
     for step in range(group.size):
         coming = pass_on(group, block) if step + 1 < group.size else None

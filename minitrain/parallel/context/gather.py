@@ -1,19 +1,19 @@
-"""Context parallelism without a ring: all keys are gathered, or tokens are exchanged for heads.
+"""Context parallelism without a ring: gather all keys, or exchange tokens for heads (Ulysses).
 
 Gathering, as Llama 3 did: one all-gather of keys and values before attention, one reduce-scatter of
-their gradients after it, both waited for: (N-1)·S sent in each direction, N·S held, S = 2·B·K·T/N·C
-elements. With K heads of keys for many more of queries S is small, and any mask is easy.
+their gradients after it, neither overlapped: (N-1)·S sent in each direction, N·S held, S =
+2·B·K·T/N·C elements. With far fewer key/value than query heads S is small, and any mask is easy.
 
-Ulysses: an all-to-all turns T/N tokens of all heads into all tokens of H/N heads, and back. Between
-the two, attention is one process's own, and zig-zag order is not needed for balance. Heads are what
-it divides by: N must divide H, and N divide K or K divide N. Where K < N, each key/value head goes
-to the N/K ranks whose query heads read it, so the wire carries N heads instead of K.
+Ulysses: an all-to-all turns T/N tokens of all heads into all tokens of H/N heads, and back. In
+between, attention is that of one process, and needs no zig-zag order for balance. It splits over
+heads: N must divide H, and N divide K or K divide N. If K < N, each key/value head goes to the
+N/K ranks whose query heads read it, so N heads are sent instead of K.
 
     rank 0   tokens 0  heads 0 1         head 0  tokens 0 1         tokens 0  heads 0 1
     rank 1   tokens 1  heads 0 1    →    head 1  tokens 0 1    →    tokens 1  heads 0 1
 
-Bytes a layer sends, forward, and again in backward: (N-1)/N · B·T/N·C·(2H + 2·max(K, N)) elements:
-1/N of a rank's tokens, so that with more ranks each sends less, where a ring's stays the same.
+Elements a layer sends, in forward and again in backward: (N-1)/N · B·T/N·C·(2H + 2·max(K, N)):
+proportional to a rank's T/N tokens, so it falls with more ranks, where a ring's stays the same.
 Papers: Llama 3, arXiv 2407.21783, section 3.3.2; Jacobs et al., 2309.14509 (Ulysses). Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
 """
@@ -40,7 +40,7 @@ def gather_attention(
 ) -> Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C).
 
-    `mask` is that of the whole sequence, and causal where it is None.
+    `mask` covers the whole sequence; None: causal.
     """
     check_heads(q, k, v)
     mine, mask = chunks_of(group.rank, group.size, order), mask or Mask(0)
@@ -63,7 +63,7 @@ def gather_sequence(group: Group, order: str, part: Tensor, dim: int = 1) -> Ten
 
 
 def sum_sequence(group: Group, order: str, whole: Tensor, dim: int = 1) -> Tensor:
-    """This rank's part of the sum over ranks, (…, T, …) -> (…, T/N, …): all have read every key."""
+    """This rank's part of the sum over ranks, (…, T, …) -> (…, T/N, …): all read every key."""
     size = group.size
     parts = torch.stack([split_tensor(whole, rank, size, order, dim) for rank in range(size)])
     return group.reduce_scatter(torch.empty_like(parts[0]), parts)
@@ -87,9 +87,9 @@ def ulysses(
     order: str = "contiguous",
     mask: Mask | None = None,
 ) -> Tensor:
-    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C), causal where `mask` is None.
+    """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C); causal if `mask` is None.
 
-    `exchange`, a differentiable all-to-all, takes (N, …), piece r for rank r, and gives (N, …),
+    `exchange`, a differentiable all-to-all, takes (N, …), piece r for rank r, and returns (N, …),
     piece r from rank r.
     """
     copies = key_copies(q.shape[1], k.shape[1], size)
@@ -105,7 +105,7 @@ def ulysses(
 
 
 def key_copies(heads: int, kv_heads: int, ranks: int) -> int:
-    """To how many ranks each key/value head goes: to all whose query heads read it."""
+    """The number of ranks each key/value head goes to: all whose query heads read it."""
     if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
         raise InputError(
             f"Ulysses over {ranks} ranks with {heads} heads and {kv_heads} key/value heads: ranks "

@@ -1,4 +1,4 @@
-"""A whole model under context parallelism: each attention layer looks beyond its rank's tokens."""
+"""A whole model under context parallelism: each attention layer reads beyond its rank's tokens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from minitrain.ranks.group import Group
 def context_parallel(
     model: Transformer, group: Group, order: str = "zigzag", kind: str = "ring"
 ) -> Transformer:
-    """The model, to be given this rank's part of a batch (`split_sequence`), on every rank.
+    """The model for this rank's part of a batch (`split_sequence`); call it on every rank.
 
-    Each rank's gradients are those of its own tokens' loss: the sum over `group` is the whole one.
+    Each rank's gradients are those of its own tokens' loss: their sum over `group` is the full one.
     """
     if kind not in KINDS:
         raise unknown_name("kind of context parallelism", kind, KINDS)
-    chunks_of(group.rank, group.size, order)  # refuses an unknown order now
+    chunks_of(group.rank, group.size, order)  # rejects an unknown order now
     for block in model.blocks:
         block.attention.kernel = partial(KINDS[kind], group, order)
     model.look_around = partial(look_around_in_part, model.config, group, order)
@@ -46,8 +46,8 @@ def look_around_in_part(
     documents: Tensor | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Rotation, Mask]:
-    """As `transformer.look_around`, for this rank's x (B, T/N, D): its own tokens' rotation, and
-    the mask of the whole sequence. Documents are gathered once, for all layers."""
+    """As `transformer.look_around`, for this rank's x (B, T/N, D): rotates its own tokens, uses
+    the whole sequence's mask. Documents are gathered once, for all layers."""
     if documents is not None:
         documents = gather_sequence(group, order, documents)  # (B, T)
     if positions is None:

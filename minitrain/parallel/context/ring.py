@@ -1,8 +1,8 @@
-"""Context parallelism: each rank holds T/N tokens of every sequence, and keys travel to queries.
+"""Context parallelism: each rank holds T/N tokens of every sequence, and keys are sent to queries.
 
-Only attention mixes tokens, so all else is computed on T/N of them. A ring passes the keys and
-values on, N-1 times, while each rank computes with those it has; what its queries found among one
-rank's keys is merged with what they found before, by the log-sum-exp of their scores:
+Only attention mixes tokens, so all else is computed on T/N of them. A ring passes keys and values
+on, N-1 times, while each rank computes with the block it has; attention to each block is merged
+with the result so far by the log-sum-exp of the scores:
 
     link      |   kv 1  |    kv 2    |                     forward, N = 3
     compute   |  own kv |  kv of r-1 |  kv of r-2 |
@@ -11,15 +11,15 @@ rank's keys is merged with what they found before, by the log-sum-exp of their s
     compute   |  own kv |  kv of r-1 |  kv of r-2 |                  goes on with it, gathers each
                                                                      rank's part, and comes home
 
-S = 2·B·K·T/N·C elements (a rank's keys and values, of K heads: never repeated for H) are sent:
+S = 2·B·K·T/N·C elements are one rank's keys and values (K heads, never repeated for H). Sent:
 
     sent a layer    forward     backward                         keys and values held, forward
     ring            (N-1)·S     2(N-1)·S, half of it float32     2·S: one here, one on its way
     gather.py       (N-1)·S     (N-1)·S                          N·S
-    Ulysses, there  its own formula: less with more ranks
+    Ulysses         see gather.py: less with more ranks
 
-`ring_forward` and `ring_backward` are the two rings as lab e02e writes them, of tokens whose
-`places` are given; `ring_attention` runs both under autograd, with windows and documents.
+`ring_forward` and `ring_backward` are the two rings as lab e02e writes them, for tokens at given
+`places`; `ring_attention` runs both under autograd, with windows and documents.
 Papers: Liu et al., arXiv 2310.01889; Brandon et al., 2311.09431; Llama 3, 2407.21783. Lab: e02e.
 Shapes: B batch  T tokens  H query heads  K key/value heads  C head size  N ranks.
 """
@@ -50,7 +50,7 @@ Meeting = tuple[slice, slice, Mask]  # some of my queries, some of the owner's k
 
 def zigzag(length: int, size: int) -> tuple[Tensor, Tensor]:
     """-> places (N, T/N): rank r holds chunks r and 2N-1-r of 2N; and inverse (T,), which puts all
-    ranks' tokens, side by side in rank order, back into the order of the text."""
+    ranks' tokens, concatenated in rank order, back into sequence order."""
     divide("tokens", length, 2 * size, "chunks")
     chunks = torch.arange(length).view(2 * size, -1)  # (2N, T/2N)
     places = torch.cat((chunks[:size], chunks[size:].flip(0)), dim=1)
@@ -58,10 +58,10 @@ def zigzag(length: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to two sets of keys -> to their union; out (B, H, T, C), lse (B, H, T).
+    """Merges attention to two sets of keys; out (B, H, T, C), lse (B, H, T).
 
-    Each is weighed by its share exp(lse - lse of both). A set in which a row reads nothing has
-    lse = -inf and weighs 0, also where both are such.
+    Each is weighted by exp(lse - lse of both). A row that reads no key of a set has lse = -inf
+    there and weight 0, even if it reads no key of either.
     """
     both = torch.logaddexp(lse, new_lse)
     base = both.masked_fill(both == -torch.inf, 0)  # -inf - -inf would be NaN
@@ -70,10 +70,10 @@ def merge(out: Tensor, lse: Tensor, new_out: Tensor, new_lse: Tensor) -> tuple[T
 
 
 def ring_forward(group: Group, places: Tensor, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
-    """q (B, H, T/N, C), kv (2, B, K, T/N, C), a rank's own -> out like q, and lse (B, H, T/N).
+    """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out like q, and lse (B, H, T/N).
 
-    `places` (N, T/N) says which token of the sequence a rank holds, and where: two consecutive runs
-    of T/2N tokens a rank, as in zig-zag and in contiguous order.
+    `places` (N, T/N) gives each rank's token positions: two runs of T/2N consecutive tokens a rank,
+    as in zig-zag and in contiguous order.
     """
 
     def meetings(owner: int) -> Iterator[Meeting]:
@@ -91,8 +91,8 @@ def ring_forward(group: Group, places: Tensor, q: Tensor, kv: Tensor) -> tuple[T
 def attend_around(
     group: Group, q: Tensor, kv: Tensor, meetings: Callable[[int], Iterator[Meeting]]
 ) -> tuple[Tensor, Tensor]:
-    """The ring of keys: `meetings(owner)` are those of my queries with the owner's keys."""
-    out = torch.zeros_like(q, dtype=exact_dtype(q))  # sums are in float32 at least
+    """The ring of keys: `meetings(owner)` pairs this rank's queries with the owner's keys."""
+    out = torch.zeros_like(q, dtype=exact_dtype(q))  # accumulates in float32 at least
     lse = out.new_full(q.shape[:3], -torch.inf)  # no key is read yet
     for owner, (k, v) in around(group, kv):
         for rows, keys, mask in meetings(owner):
@@ -104,8 +104,8 @@ def attend_around(
 def ring_backward(
     group: Group, kv: Tensor, gradients: Callable[[int, Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """-> dq, and dkv like kv, of the rank's own tokens. `gradients(owner, block)` gives this rank's
-    dq from a block, and its part of the block's gradient, which goes on to the block's next rank.
+    """-> this rank's dq, and its dkv, shaped like kv. `gradients(owner, block)` returns this rank's
+    dq from a block, and its part of the block's gradient, which is sent on with the block.
     """
     dq, own, coming = 0, None, None
     for owner, block in around(group, kv):
@@ -128,8 +128,8 @@ def ring_attention(
 ) -> Tensor:
     """q (B, H, T/N, C), k and v (B, K, T/N, C) -> (B, H, T/N, C).
 
-    `mask` is that of the whole sequence, and causal where it is None. One rank's keys and values
-    are here at a time, and the next on their way.
+    `mask` covers the whole sequence; None: causal. One rank's keys and values are held at a time,
+    and the next are in flight.
     """
     check_heads(q, k, v)
     pieces = len(chunks_of(group.rank, group.size, order))
@@ -172,8 +172,8 @@ class _Ring(torch.autograd.Function):
 
 
 def blocks(group: Group, order: str, length: int, mask: Mask, owner: int) -> Iterator[Meeting]:
-    """The chunks of my queries and the owner's keys that meet: where each lies in the rank's
-    `length` tokens, and the part of the whole mask between them. Later chunks are never read."""
+    """The pairs of query and key chunks that attend: the place of each in the rank's `length`
+    tokens, and the mask between them. Later chunks are never read."""
     mine, theirs = (chunks_of(rank, group.size, order) for rank in (group.rank, owner))
     chunk = length // len(mine)
     for i, a in enumerate(mine):

@@ -1,14 +1,14 @@
 """A sequence cut over ranks for context parallelism: which rank holds which tokens.
 
 Causality makes late tokens expensive: token i reads i + 1 keys. Cut in N, the last rank has nearly
-twice the mean to do. Zig-zag cuts in 2N and gives each rank an early and a late chunk, so that all
-do the same, and in every step of a ring as well:
+twice the mean work. Zig-zag cuts in 2N and gives each rank an early and a late chunk, so that all
+do the same work, in every step of a ring as well:
 
     contiguous, N = 2    0 0 | 1 1       rank 0 reads 1+2, rank 1 reads 3+4 (chunks of keys)
     zigzag               0 | 1 | 1 | 0   rank 0 reads 1+4, rank 1 reads 2+3
 
-Targets are cut as they are: they were shifted when the text was whole. Shifting a cut text instead
-gives the last token of every chunk a wrong target, or none.
+Targets are cut as they are, since they were shifted on the whole sequence. Shifting after the cut
+would give the last token of every chunk a wrong target, or none.
 Paper: Llama 3, arXiv 2407.21783, section 3.3.2. Lab: e02e. Shapes: B batch  T tokens  N ranks.
 """
 
@@ -33,7 +33,7 @@ def chunks_of(rank: int, size: int, order: str = "zigzag") -> list[int]:
 
 
 def chunk_slice(index: int, length: int) -> slice:
-    """The slice of tokens that chunk `index` covers, chunks of `length` tokens."""
+    """The tokens of chunk `index`, in chunks of `length` tokens."""
     return slice(index * length, (index + 1) * length)
 
 

@@ -1,1 +1,1 @@
-"""Expert parallelism: experts spread over ranks, tokens that travel to them and back."""
+"""Expert parallelism: experts split over ranks, tokens sent to them and back."""

@@ -1,4 +1,4 @@
-"""Expert parallelism: N ranks hold E/N experts each, and rows travel to their experts and back.
+"""Expert parallelism: N ranks hold E/N experts each, and rows are sent to their experts and back.
 
 The ranks of axis ep have different tokens *and* different experts. Rows are sorted by expert, so
 what goes to one rank is contiguous:
@@ -6,20 +6,20 @@ what goes to one rank is contiguous:
     rank 0   rows  a a b c d   ─┐ all-to-all ┌─   a a | a b     experts a b   ─┐ all-to-all ┌─  home
     rank 1   rows  a b d d d   ─┘            └─   c d | d d d   experts c d   ─┘            └─  home
 
-A rank sorts what arrives, by source and then expert, once more by expert, and back. Backward is the
-same two all-to-alls the other way round, with the gradients. An expert's gradient is then already
-the sum over the tokens of all ranks of ep: nothing divides or multiplies it by N.
+A rank re-sorts what arrives from (source, expert) order by expert, and back. Backward is the same
+two all-to-alls in reverse, with the gradients. An expert's gradient is then already the sum over
+the tokens of all ranks of ep: nothing divides or multiplies it by N.
 
-Cost a layer and rank, forward and backward: 2·(out + in)·D numbers, with `out` the rows that leave
-the rank and `in` those that come, M·K·(N-1)/N each where the load is even; and E counts.
+Cost per layer and rank, forward and backward: 2·(out + in)·D numbers, `out` rows leaving the rank
+and `in` rows arriving, M·K·(N-1)/N each under an even load; plus E counts.
 
-Above it stands a mixture of experts as lab e02d writes it, in functions of plain autograd:
+The first functions below are lab e02d's mixture of experts, in plain autograd:
 
     x ─ route ─ plan ─ mix( exchange( experts ) ) ─ y        balance_loss · update_bias
 
-The real ones, which keep less for backward and know more cases, are in model/experts (router.py,
-dispatch.py). Papers: GShard, arXiv 2006.16668; DeepSpeed-MoE, 2201.05596; Switch, 2101.03961 (loss,
-capacity); Wang et al., 2408.15664 (bias). Lab: e02d_expert_parallel.
+The production versions, which keep less for backward and handle more cases, are in model/experts
+(router.py, dispatch.py). Papers: GShard, arXiv 2006.16668; DeepSpeed-MoE, 2201.05596; Switch,
+2101.03961 (loss, capacity); Wang et al., 2408.15664 (bias). Lab: e02d_expert_parallel.
 Shapes: M tokens  K choices a token  R rows, M·K less what is dropped  D width  E experts  N ranks.
 """
 
@@ -60,7 +60,7 @@ def balance_loss(group: Group, p: Tensor, experts: Tensor) -> Tensor:
 
 
 def update_bias(group: Group, bias: Tensor, experts: Tensor, rate: float) -> None:
-    """In place: up by `rate` where an expert got less than the mean on all ranks, down if more."""
+    """In place: up by `rate` for experts below the mean load over all ranks, down if above it."""
     counts = group.all_reduce(torch.bincount(experts.flatten(), minlength=len(bias)))  # (E,)
     bias += rate * torch.sign(counts.double().mean() - counts)
 
@@ -68,7 +68,7 @@ def update_bias(group: Group, bias: Tensor, experts: Tensor, rate: float) -> Non
 def plan(
     experts: Tensor, count: int, priority: Tensor, factor: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """experts, priority (M, K) -> the choice in each row (R,), by expert, and rows of each (E,)."""
+    """experts, priority (M, K) -> the choice in each row (R,), by expert; rows per expert (E,)."""
     flat = experts.flatten()  # (M·K,)
     first = priority.flatten().argsort(descending=True, stable=True)
     order = first[flat[first].argsort(stable=True)]  # by expert, then by priority
@@ -83,7 +83,7 @@ def plan(
 
 
 def mix(x: Tensor, weights: Tensor, order: Tensor, counts: Tensor, experts: Answer) -> Tensor:
-    """x (M, D), weights (M, K), order (R,), counts (E,) -> (M, D): 0 where all was dropped."""
+    """x (M, D), weights (M, K), order (R,), counts (E,) -> (M, D): 0 if all were dropped."""
     tokens = order // weights.shape[1]  # (R,)
     answers = experts(x[tokens], counts)  # (R, D)
     weighed = answers * weights.flatten()[order].unsqueeze(1).to(answers.dtype)
@@ -94,7 +94,7 @@ def mix(x: Tensor, weights: Tensor, order: Tensor, counts: Tensor, experts: Answ
 
 
 def exchange_naive(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
-    """Each row to the one rank that has its expert, and its answer back.
+    """Sends each row to the one rank that has its expert, and the output back.
 
     rows (R, D) by expert, counts (E,) -> (R, D); `experts` is this rank's E/N.
     """
@@ -109,7 +109,7 @@ def exchange_naive(group: Group, experts: Answer, rows: Tensor, counts: Tensor) 
 
 
 def exchange(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Tensor:
-    """The same; rows are sorted and put back without a scattered addition in backward."""
+    """The same; rows are sorted and put back without a scatter-add in backward."""
     leaving = rearrange(counts, "(n e) -> n e", n=group.size)  # (N, E/N)
     arriving = group.all_to_all(torch.empty_like(leaving), leaving)  # for each of my experts
     there, here = leaving.sum(1).tolist(), arriving.sum(1).tolist()
@@ -122,11 +122,11 @@ def exchange(group: Group, experts: Answer, rows: Tensor, counts: Tensor) -> Ten
 
 
 def expert_parallel(model: nn.Module, group: Group) -> nn.Module:
-    """Keeps this rank's slices of the experts of a full model, in place, and links the exchange.
+    """Keeps this rank's slices of a full model's experts, in place, and connects the exchange.
 
-    Rank r of N holds experts r·E/N to (r+1)·E/N. Experts are split over axis ep; of everything else
-    each rank of ep sees other tokens, so that its gradient is a part. Before the optimizer is made:
-    the slices are new parameters. A capacity is each rank's own, for its own tokens.
+    Rank r of N holds experts r·E/N to (r+1)·E/N. Experts are split over axis ep; elsewhere each
+    rank of ep sees other tokens, so its gradient is a part. Call it before making the optimizer:
+    the slices are new parameters. A capacity applies per rank, to its own tokens.
     """
     layers = mixtures(model)
     if not layers:

@@ -13,13 +13,13 @@ Gradients that are parts are added up, and the norm counts every element once:
 
 with `copies` the number of ranks that hold the same elements. Cost: one all-reduce for each set of
 axes, of the gradients that are parts over just that set, and one number for the norm. A norm that
-adds up per rank counts replicated weights once a copy; one that does not leave the rank misses the
-other slices: either clips the model's parts by different factors, and they train apart.
+adds up per rank counts replicated weights once per copy; one that stays on the rank misses the
+other slices: either clips the model's parts by different factors, and they diverge.
 
-The order of the changes is experts, tensor, context, cut: each finds what the one before has left.
-Everything is checked by one oracle: on every mesh the loss, all gradients, their norm and the
-weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473; Llama 3,
-2407.21783 (section 3.3). Lab: e02f_four_dimensions.
+The model is changed in the order experts, tensor, context, stages: each step expects the result of
+the one before. One oracle checks everything: on every mesh the loss, all gradients, their norm and
+the weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473;
+Llama 3, 2407.21783 (section 3.3). Lab: e02f_four_dimensions.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
 from minitrain.ranks.group import Group
 from minitrain.training.loop import StepResult, sizes_of
 
-AXES = ("pp", "dp", "ep", "cp", "tp")  # from the quietest to the chattiest: tp inside a node
-SUMMED = ("dp", "ep", "cp", "tp")  # what the pipeline shares, over pp, it has summed itself
+AXES = ("pp", "dp", "ep", "cp", "tp")  # from the least to the most traffic: tp inside a node
+SUMMED = ("dp", "ep", "cp", "tp")  # what stages share over pp, the pipeline has already summed
 PLANES = ("dp ep cp", "dp cp", "cp", "dp ep cp tp", "dp cp tp", "cp tp")
 
 
@@ -68,7 +68,7 @@ class MeshOptions:
 
 
 def full_mesh(**sizes: int) -> Mesh:
-    """A mesh of all five axes in the order that keeps the chatty ones together; 1 if not given."""
+    """A mesh of all five axes, those with the most traffic last; size 1 if not given."""
     unknown = set(sizes) - set(AXES)
     if unknown:
         raise InputError(f"no axis is called {sorted(unknown)[0]!r}: there are {', '.join(AXES)}")
@@ -76,7 +76,7 @@ def full_mesh(**sizes: int) -> Mesh:
 
 
 class MeshModel:
-    """This rank's part of `model`, which is the same whole one on every rank, and is used up."""
+    """This rank's part of `model`; pass the same whole model on every rank: it is consumed."""
 
     def __init__(
         self, model: Transformer, mesh: Mesh, group: Group, options: MeshOptions | None = None
@@ -115,7 +115,7 @@ class MeshModel:
         return self._total(loss), tokens
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
-        """Clips by the whole model's norm, steps, and clears the gradients -> the norm before."""
+        """Clips by the whole model's norm, steps, clears gradients -> the norm before clipping."""
         norm = clip_on_mesh(self.parameters, clip, self.axes)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -132,12 +132,12 @@ class MeshModel:
         return StepResult(loss.item(), norm.item(), int(tokens))
 
     def evaluate(self, batches: Sequence[Batch]) -> Tensor:
-        """The loss over this rank's `batches`, as many as one likes, and all other ranks'."""
+        """The loss over the `batches` of all ranks, any number on each."""
         tokens, _ = self._count(batches)
         return self._total(self.pipeline.evaluate(batches, self._loss(tokens)))
 
     def _count(self, batches: Sequence[Batch]) -> Tensor:
-        """(2,): targets that count, and all places, of all ranks."""
+        """(2,): counted targets, and all positions, over all ranks."""
         counts = torch.stack([sizes_of(batch) for batch in batches]).sum(dim=0)
         return self.axes["dp ep cp"].all_reduce(counts)
 
@@ -157,7 +157,7 @@ class MeshModel:
 
 
 def spread(model: Transformer, axes: AxisGroups, sequence: bool) -> None:
-    """Leaves this rank's part of every layer, and notes how each parameter lies on the mesh."""
+    """Leaves this rank's part of every layer, and records each parameter's layout on the mesh."""
     mesh = axes.mesh
     if mesh["ep"] > 1:
         expert_parallel(model, axes["ep"])
@@ -178,7 +178,7 @@ def spread(model: Transformer, axes: AxisGroups, sequence: bool) -> None:
 class AxisGroups:
     """A rank's groups along the axes of a mesh: `axes["tp"]`, or `axes["dp cp"]` for a plane.
 
-    Axes of size 1 make no difference, so that they cost no group of their own.
+    Axes of size 1 change nothing, so they get no group of their own.
     """
 
     def __init__(self, mesh: Mesh, group: Group) -> None:
@@ -194,14 +194,14 @@ class AxisGroups:
         return self._groups[self._long(axes)]
 
     def _long(self, axes: str) -> tuple[str, ...]:
-        """Those of more than one rank, in the mesh's order."""
+        """The axes with more than one rank, in the mesh's order."""
         return tuple(a for a in self.mesh.axes if a in axes.split() and self.mesh[a] > 1)
 
 
 class GradientSums:
-    """Adds up each parameter's gradient over the axes where it is a part; call it after backward.
+    """Sums each parameter's gradient over the axes where it is a part; call it after backward.
 
-    One flat bucket for each set of axes and dtype, so few and large messages.
+    One flat bucket for each set of axes and dtype: few and large messages.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], axes: AxisGroups) -> None:
@@ -223,13 +223,13 @@ class GradientSums:
 
 
 def copies(layout: Layout, mesh: Mesh) -> int:
-    """The number of ranks that hold the same elements; what pipeline stages share, two hold."""
+    """The number of ranks that hold the same elements; two for what pipeline stages share."""
     replicated = math.prod(mesh[a] for a in mesh.axes if a != "pp" and a not in layout.split)
     return replicated * (2 if "pp" in layout.partial else 1)
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter], axes: AxisGroups) -> Tensor:
-    """The length of the whole model's gradient as one vector, the same on every rank."""
+    """The norm of the whole model's gradient as one vector, the same on every rank."""
     square = torch.zeros((), dtype=torch.float64, device=axes.world.device)
     for parameter in parameters:
         if parameter.grad is not None:
@@ -243,7 +243,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter], axes: AxisGroups) -> Tenso
 
 
 def clip_on_mesh(parameters: Iterable[nn.Parameter], limit: float, axes: AxisGroups) -> Tensor:
-    """`clip_by_global_norm` where each rank holds a part: one factor for all, by the one norm."""
+    """`clip_by_global_norm` where each rank holds a part: one global norm, one factor for all."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = gradient_norm(parameters, axes)
     torch._foreach_mul_([p.grad for p in parameters], clip_factor(norm, limit).item())

@@ -1,14 +1,14 @@
-"""The state of a model on a mesh: taken apart from one process's, and put together again.
+"""The state of a model on a mesh: cut from one process's state, and reassembled into it.
 
     one process  ──apart──▶  parts on dp=2, tp=2, pp=2  ──together──▶  one process  ──apart──▶  tp=4
 
-A checkpoint of the whole, under one process's names and in its order, is one that every mesh can go
-on with, and one process too; a model trained on a mesh can be read and sampled from as ever. Each
-number is sent by one of the ranks that hold it, and all others add zeros: it arrives bit for bit.
+A checkpoint of the whole, under one process's names and in its order, can be resumed on every mesh
+and on one process; a model trained on a mesh can be read and sampled from as usual. Each number is
+sent by one of the ranks that hold it, and the others add zeros: it arrives bit for bit.
 
 Cost: 12 bytes a parameter on rank 0, and three all-reduces of the whole model a checkpoint, one
-tensor at a time. That is right until one rank cannot hold the model; beyond, `mesh_layout` has
-every rank write its own part, and read what it needs of others'. Labs: e02f_four_dimensions, e12.
+tensor at a time. That works until one rank cannot hold the model; beyond that, with `mesh_layout`
+every rank writes its own part, and reads others' parts as needed. Labs: e02f_four_dimensions, e12.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout
 from minitrain.reliability.checkpoint.placement import Box, Place, Placed, whole_place
 from minitrain.training.state import TrainState
 
-MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's, of each parameter
+MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's moments of each parameter
 
 
 @dataclass(frozen=True)
 class Held:
-    """A parameter or buffer on this rank: which `part` of the whole; `is_sent`: from this rank."""
+    """A parameter or buffer here: its `part` of the whole; `is_sent`: this rank sends it."""
 
     tensor: Tensor
     part: Slice | None
@@ -44,11 +44,11 @@ class Held:
         return whole if self.part is None or whole.dim() == 0 else self.part.of(whole)
 
     def in_whole(self, tensor: Tensor) -> Tensor:
-        """`tensor`, of this one's shape, where it belongs in a whole of zeros."""
+        """`tensor`, shaped like this part, placed in a whole of zeros."""
         return tensor.clone() if self.part is None else self.part.in_whole(tensor)
 
     def place(self, name: str) -> Place:
-        """The rows held here, for a checkpoint, and those of them that this rank writes."""
+        """The rows held here, for a checkpoint, and those among them that this rank writes."""
         local = tuple(self.tensor.shape)
         if self.part is None:
             return whole_place(name, local, self.is_sent)
@@ -70,7 +70,7 @@ class Held:
 
 
 def held_by(model: MeshModel) -> dict[str, Held]:
-    """This rank's tensors under the names of one process: a tied head is "embed.weight"."""
+    """This rank's tensors under one-process names: a tied head is "embed.weight"."""
     here, found = model.axes.here["pp"], {}
     for stage in model.stages:
         first = {id(p): min(ranks) for p, ranks in holders(model.schedule, stage)}
@@ -90,7 +90,7 @@ def is_first_copy(tensor: Tensor, axes: AxisGroups) -> bool:
 
 def mesh_layout(model: MeshModel) -> Layout:
     """The layout of a state whose model is `model.modules` and whose optimizer comes from
-    `take_apart`: every rank writes its own part, and another mesh, or one process, reads them."""
+    `take_apart`: every rank writes its own part, and another mesh, or one process, can read it."""
 
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
         held = held_by(model)
@@ -107,10 +107,10 @@ def mesh_layout(model: MeshModel) -> Layout:
 def take_apart(
     model: MeshModel, names: dict[nn.Parameter, str], whole: torch.optim.Optimizer
 ) -> torch.optim.AdamW:
-    """AdamW over this rank's parameters, in the groups and with the state of the whole model's.
+    """AdamW over this rank's parameters, with the whole model's groups and state.
 
-    `names` are the whole model's, from before it was cut: a part does not know that it was an
-    embedding, which does not decay.
+    `names` are the whole model's, from before it was cut: a part no longer shows that it was an
+    embedding, which has no weight decay.
     """
     held = held_by(model)
     groups = []
@@ -130,7 +130,7 @@ def take_apart(
 def put_together(
     model: MeshModel, optimizer: torch.optim.Optimizer
 ) -> tuple[Transformer, torch.optim.AdamW] | None:
-    """The whole model and its AdamW, on the CPU of rank 0; the others help, and get None."""
+    """The whole model and its AdamW, on the CPU of rank 0; None on the others. Collective."""
     held = held_by(model)
     whole = gathered(model, held)
     states = whole_states(whole, held, optimizer, model.axes)
@@ -144,13 +144,13 @@ def put_together(
 
 @torch.no_grad()
 def whole_model(model: MeshModel) -> Transformer | None:
-    """The whole model on rank 0, as one process has it; the others help, and get None."""
+    """The one-process model on rank 0; None on the others. Collective."""
     whole = gathered(model, held_by(model))
     return None if model.axes.world.rank > 0 else whole
 
 
 def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
-    """The whole model from all ranks' parts, on rank 0's CPU; on the others without numbers."""
+    """The whole model from all ranks' parts, on rank 0's CPU; other ranks get no values."""
     where = "cpu" if model.axes.world.rank == 0 else "meta"
     whole = empty(model.config, where, model.stages[0].dtype)
     for name, tensor in (*whole.named_parameters(), *whole.named_buffers()):
@@ -181,7 +181,7 @@ def whole_states(
 def sent_together(
     whole: Tensor, here: Held | None, mine: Tensor | None, axes: AxisGroups
 ) -> Tensor:
-    """The ranks' parts of one tensor, `mine` among them, as one of the shape of `whole`."""
+    """One tensor of the shape of `whole`, summed from the ranks' parts; `mine` is this rank's."""
     if here is not None and here.is_sent:
         part = here.in_whole(mine.detach())
     else:

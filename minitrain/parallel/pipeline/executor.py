@@ -1,20 +1,20 @@
 """Pipeline parallelism: each rank holds some layers, and microbatches pass from rank to rank.
 
-A step sends 2·(p-1)·B·T·D numbers a microbatch, between neighbours only: the least of all the
-parallelisms. The price is the bubble, in which ranks wait, and m microbatches make it small:
+A step sends 2·(p-1)·B·T·D numbers a microbatch, between neighbours only: less than any other
+parallelism. The price is the bubble, in which ranks wait; more microbatches m shrink it:
 
     no schedule   rank 0  F0 ·· ·· B0 F1 ·· ·· B1        1 of p ranks works at a time
                   rank 1  ·· F0 B0 ·· ·· F1 B1 ··
     1F1B          rank 0  F0 F1 ·· B0 F2 B1 F3 B2 B3     idle (p-1)/m of the work
                   rank 1  ·· F0 B0 F1 B1 F2 B2 F3 B3
 
-One executor runs every list of operations that `schedules.py` makes, with several chunks a rank,
-receives posted early and split backwards; `plain.py` is the short one.
+One executor runs every list of operations from `schedules.py`, with several chunks a rank, receives
+posted early and split backwards; `plain.py` is the short version.
 
-Between two ranks messages arrive in the order in which they were sent. So a rank posts its receives
+Messages between two ranks arrive in the order in which they were sent. So a rank posts its receives
 in the order in which the *other* rank runs its operations, and early: while it computes one
-operation, the message for its next one is under way. It never waits for a send; that one is over,
-and its buffer free, is known when the receiver answers with something that it computed afterwards.
+operation, the message for the next is in flight. It never waits for a send: the send is done, and
+its buffer free, once the receiver replies with something computed from it or later.
 
     rank 0   F0 ─send→ F1 ─send→ ·wait· B0 …
     rank 1       └→ F0 (receive of F1's input posted) B0 ─send→ F1 …
@@ -62,10 +62,10 @@ class Pipeline:
     def run(self, batches: Sequence[Any], loss: Loss) -> Tensor:
         """Forward and backward of one step: adds the whole batch's gradient to every `.grad`.
 
-        Every rank is given the same `batches`, which have tokens (B, T), documents and positions,
-        and `loss(logits, batch)`, a microbatch's share of the step's loss, such as
-        `share_of_loss`. Once a step, from cleared gradients: what several ranks hold is summed at
-        its end. Returns the sum of this rank's shares; all ranks' together is the step's loss.
+        Every rank takes the same `batches`, which have tokens (B, T), documents and positions, and
+        `loss(logits, batch)`, a microbatch's share of the step's loss, such as `share_of_loss`.
+        Call it once a step, on cleared gradients: gradients of shared parameters are summed at the
+        end. Returns the sum of this rank's shares; the sum over ranks is the step's loss.
         """
         if len(batches) != self.schedule.microbatches:
             raise InputError(
@@ -78,13 +78,13 @@ class Pipeline:
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[Any], loss: Loss) -> Tensor:
-        """The same sum for any number of `batches`, without gradients: only forwards are run."""
+        """The same sum for any number of `batches`, forward only, without gradients."""
         total = self.execute(forwards_alone(self.schedule, len(batches)), batches, loss)
         self.live = 0  # nothing was kept for a backward
         return total
 
     def execute(self, schedule: Schedule, batches: Sequence[Any], loss: Loss) -> Tensor:
-        """This rank's operations, one after the other -> the sum of its shares of the loss."""
+        """Runs this rank's operations in order -> the sum of its shares of the loss."""
         step = RankStep(self.stages, batches, loss, schedule.splits_backward)
         empty = lambda i: self.stages[0].message(batches[i])  # noqa: E731
         messages = Messages(self.group, self.down, schedule, empty)
@@ -94,14 +94,14 @@ class Pipeline:
         for operation, following in zip(order, [*order[1:], None]):
             arrived = messages.receive(operation)
             if following is not None:
-                messages.post_receive(following)  # it travels while this rank computes
+                messages.post_receive(following)  # in flight while this rank computes
             messages.send(operation, self.compute(step, operation, arrived))
         messages.finish()
         return step.total
 
     def compute(self, step: RankStep, operation: Operation, arrived: Tensor | None) -> Any:
-        """Runs one operation and returns the tensor for another stage, if any; begin and end go
-        into the trace."""
+        """Runs one operation and returns the tensor for another stage, if any; traces its begin and
+        end."""
         self.group.trace.mark(operation)
         self.live += operation.kind == "F"
         self.peak_live = max(self.peak_live, self.live)
@@ -111,11 +111,11 @@ class Pipeline:
         return result
 
     def add_up_shared(self) -> None:
-        """Sums the gradients of what several ranks hold, over those ranks."""
+        """Sums the gradients of parameters held by several ranks, over those ranks."""
         works = []
         for group, parameters in self.shared:
             for parameter in parameters:
-                if parameter.grad is None:  # no microbatch came by here
+                if parameter.grad is None:  # no microbatch used it
                     parameter.grad = torch.zeros_like(parameter)
                 works.append(group.all_reduce(parameter.grad, async_op=True))
         for work in works:
@@ -125,7 +125,7 @@ class Pipeline:
 def shared_parameters(
     group: Group, schedule: Schedule, stages: Sequence[Stage]
 ) -> list[tuple[Group, list[nn.Parameter]]]:
-    """This rank's parameters that others hold too, in an order that all of them agree on."""
+    """This rank's parameters that other ranks hold too, in the same order on all of them."""
     shared: dict[tuple[int, ...], dict[nn.Parameter, None]] = {}
     for stage in sorted(stages, key=lambda stage: stage.index):
         for parameter, ranks in holders(schedule, stage):
@@ -136,16 +136,16 @@ def shared_parameters(
 
 @dataclass
 class Pass:
-    """The record that a microbatch's forward through a chunk leaves for its backward."""
+    """The record of a microbatch's forward through a chunk, kept for its backward."""
 
-    x: Tensor | None  # what came in, with its gradient
-    root: Tensor  # a scalar: the loss, or what stands for the output
-    returned: list[Tensor]  # where the gradient of the output is put before the backward
+    x: Tensor | None  # the input, with its gradient
+    root: Tensor  # a scalar: the loss, or a stand-in for the output
+    returned: list[Tensor]  # holds the gradient of the output before the backward
     split: SplitBackward | None
 
 
 class RankStep:
-    """One step of this rank: its forwards and backwards, each by itself."""
+    """The forwards and backwards of one step of this rank, one by one."""
 
     def __init__(
         self, stages: Sequence[Stage], batches: Sequence[Any], loss: Loss, splits: bool
@@ -189,7 +189,7 @@ class RankStep:
 
 
 class Sent(torch.autograd.Function):
-    """Stands for an output that has left: its place in the graph, without its data."""
+    """A stand-in for an output already sent: its place in the graph, without its data."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, returned: list[Tensor]) -> Tensor:
@@ -205,7 +205,7 @@ class Sent(torch.autograd.Function):
 
 
 class Message(NamedTuple):
-    """A message on its way; `place` is where in the peer's order it is made, or worked on."""
+    """A message in flight; `place`: where in the peer's order it is produced, or consumed."""
 
     work: Work
     peer: int
@@ -213,10 +213,10 @@ class Message(NamedTuple):
 
 
 class Messages:
-    """`empty(i)` is a buffer for what passes between two stages of microbatch i, either way.
+    """`empty(i)` is a buffer for the tensor between two stages of microbatch i, either direction.
 
     `up` and `down` are groups of the same ranks, for messages to higher and to lower ranks: on GPUs
-    a receive that is posted early holds up every later message of its pair and process group.
+    an early receive blocks every later message of the same pair and process group.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Messages:
         self.leaving: dict[int, list[Message]] = defaultdict(list)
 
     def post_receive(self, operation: Operation) -> None:
-        """Posts the receive of what the operation works on, and of all that comes before it."""
+        """Posts the receive of the operation's input, and of all before it."""
         source = self.schedule.source(self.rank, operation)
         if source is None or source[0] == self.rank:
             return
@@ -244,7 +244,7 @@ class Messages:
             self.arriving[mine] = Message(work, peer, place)
 
     def receive(self, operation: Operation) -> Tensor | None:
-        """Waits for the operation's input and returns it; None where it needs no message."""
+        """Waits for the operation's input and returns it; None if it needs no message."""
         if self.schedule.source(self.rank, operation) is None:
             return None
         if operation in self.kept:
@@ -256,7 +256,7 @@ class Messages:
         return tensor
 
     def send(self, operation: Operation, result: Tensor | None) -> None:
-        """Sends what the operation has made to whom it is for."""
+        """Sends the operation's result to its consumer."""
         target = self.schedule.target(self.rank, operation)
         if target is None:
             return
@@ -270,7 +270,7 @@ class Messages:
             self.leaving[peer].append(Message(work, peer, self.places[peer][theirs]))
 
     def finish(self) -> None:
-        """Waits until everything has left."""
+        """Waits until all sends are done."""
         for peer in self.leaving:
             self._free_buffers(peer, len(self.places[peer]))
 
@@ -281,7 +281,7 @@ class Messages:
                 yield target[1], place
 
     def _free_buffers(self, peer: int, place: int) -> None:
-        """The peer has come to `place` of its order: what it worked on until there has arrived."""
+        """The peer has reached `place` of its order: every input it used before has arrived."""
         for message in self.leaving[peer]:
             if message.place <= place:
                 message.work.wait()

@@ -1,7 +1,7 @@
 """A pipeline schedule: for each rank, the list of operations it runs, in order.
 
 Of p ranks, each holds v chunks of the model: chunk c of rank r is stage c·p + r of v·p. `F` is a
-forward, `B` a backward, `W` the weights' part of a backward that is split. `schedules.py` makes
+forward, `B` a backward, `W` the weight-gradient half of a split backward. `schedules.py` makes
 schedules, `timeline.py` times them, `executor.py` runs them. Lab: e02c_pipeline_parallel.
 """
 
@@ -33,8 +33,8 @@ Route = tuple[Place, ...]  # the places that a microbatch passes: one for each s
 class Schedule:
     """`ranks[r]` is the order of rank r; `chunks` is v.
 
-    Microbatch i takes route i mod (number of routes): one that winds v times around the ranks, or
-    in DualPipe two, from either end.
+    Microbatch i takes route i mod (number of routes): a single one that winds v times around the
+    ranks, or in DualPipe two, one from either end.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Schedule:
         return self.routes[microbatch % len(self.routes)]
 
     def source(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
-        """The operation whose result it needs: of the stage before for F, behind for B; None at the
-        ends."""
+        """The operation that produces its input: of the previous stage for F, the next for B; None
+        at the ends."""
         return self._neighbour(rank, operation, {"F": -1, "B": 1})
 
     def target(self, rank: int, operation: Operation) -> tuple[int, Operation] | None:
@@ -73,7 +73,7 @@ class Schedule:
         return self._neighbour(rank, operation, {"F": 1, "B": -1})
 
     def needs(self, rank: int, operation: Operation) -> Iterator[tuple[int, Operation]]:
-        """The operations to be done first: the neighbour's, and this rank's own earlier one."""
+        """The operations that must come first: the neighbour's, and this rank's own earlier one."""
         source = self.source(rank, operation)
         if source is not None:
             yield source
@@ -83,8 +83,9 @@ class Schedule:
 
     @cached_property
     def run_order(self) -> list[tuple[int, Operation, int | None]]:
-        """All ranks' operations, each after what it needs: (rank, operation, the place in this list
-        of another rank's that it waits for). Where it hangs, an AssertionError names the waits.
+        """All ranks' operations in dependency order: (rank, operation, index in this list of the
+        operation on another rank that it waits for). On a deadlock an AssertionError names the
+        waits.
         """
         done = [0] * len(self.ranks)
         place: dict[tuple[int, Operation], int] = {}

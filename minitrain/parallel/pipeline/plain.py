@@ -1,13 +1,13 @@
-"""Pipeline parallelism written out plainly: one stage a rank, which runs its list of operations.
+"""Plain pipeline parallelism: one stage a rank, which runs its list of operations.
 
-    forward    receive x from the stage before    compute         send y to the stage behind
-    backward   receive dy from the one behind     compute         send dx to the one before
+    forward    receive x from the stage before    compute         send y to the next stage
+    backward   receive dy from the next stage     compute         send dx to the one before
 
-    rank 0     F0 ·→ F1 ·→ ·· B0 ·· B1            `→` is sent in the background; a receive is begun
-    rank 1     ·· F0 B0 ·→ F1 B1 ·→               when it is needed, and waited for
+    rank 0     F0 ·→ F1 ·→ ·· B0 ·· B1            `→` is sent in the background; a receive
+    rank 1     ·· F0 B0 ·→ F1 B1 ·→               starts when needed, and blocks
 
-The first stage has tokens instead of x, the last one the loss instead of dy. What a forward leaves
-(x and y, with the graph between) is held until its backward: the schedule decides how much that is.
+The first stage has tokens instead of x, the last one the loss instead of dy. A forward's tensors
+(x and y, with the graph between) are held until its backward: the schedule decides how many.
 `executor.py` runs every schedule; this runs those of one chunk a rank and whole backwards.
 Lab: e02c_pipeline_parallel.
 """
@@ -29,10 +29,10 @@ Loss = Callable[[Tensor, Any], Tensor]  # (logits, batch) -> its share of the st
 
 
 def share_of_loss(total_tokens: Tensor | int) -> Loss:
-    """The loss of one microbatch as its share of the step's, of `total_tokens` targets in all.
+    """The loss of one microbatch as its share of the step's, which has `total_tokens` targets.
 
     The shares of all microbatches, on all data-parallel ranks, add up to the mean over all tokens:
-    the gradients of unequally full microbatches need no further factor.
+    microbatches with unequal numbers of targets need no further factor.
     """
     return lambda logits, batch: token_weighted_loss(logits, batch.targets, total_tokens)
 
@@ -42,8 +42,8 @@ def run_operations(
 ) -> Tensor:
     """One step of this rank: adds to `.grad` of its stage. `order`: see `schedules.py`.
 
-    Gradients are those of the mean over the tokens of all microbatches; that loss is returned by
-    the last rank, zero by the others.
+    Gradients are those of the mean over the tokens of all microbatches; the last rank returns that
+    loss, the others zero.
     """
     share = share_of_loss(sum(batch.tokens_counted for batch in batches))
     loss = torch.zeros((), device=stage.device)

@@ -10,9 +10,9 @@ which the rank before waits for) and `W` (the weights', which no rank waits for)
     zero-bubble  ZB-H1: W fills the bubble  bubble (p-1)(F+B-W)    live p     Qi et al. 2024
     DualPipe     from both ends at once     bubble (p/2-1)(F+B-W)  live p+1   DeepSeek-AI 2024
 
-with F, B, W the seconds of one microbatch on one rank; where W is apart, B is without it, and W is
-the shortest. To run a schedule takes only this list: `executor.py` executes it, `planning` times
-it, lab e02c draws it.
+with F, B, W the seconds of one microbatch on one rank; if W is split off, B excludes it, and W is
+the shortest. A schedule is only this list: `executor.py` executes it, `planning` times it, lab
+e02c draws it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def gpipe(p: int, m: int) -> Schedule:
 
 
 def one_forward_one_backward(p: int, m: int) -> Schedule:
-    """Rank r runs p-r-1 forwards ahead, then alternates: at most p-r microbatches are alive."""
+    """Rank r runs p-r-1 forwards ahead, then alternates: at most p-r microbatches are live."""
     check_sizes(p, m)
     forwards = [Operation("F", i) for i in range(m)]
     backwards = [Operation("B", i) for i in range(m)]
@@ -44,9 +44,9 @@ def one_forward_one_backward(p: int, m: int) -> Schedule:
 def interleaved(p: int, m: int, v: int) -> Schedule:
     """1F1B over v chunks a rank: a group of microbatches goes through all chunks, then the next.
 
-    A group has p microbatches, or a few more where p does not divide m: with fewer, a rank would
-    wait for a forward that stands behind a backward waiting for it. With m < p there is one group,
-    and every forward comes before the first backward.
+    A group has p microbatches, or a few more if p does not divide m: with fewer, a rank would wait
+    for a forward queued behind a backward that waits for it. With m < p there is one group, and
+    every forward comes before the first backward.
     """
     check_sizes(p, m, v)
     if v == 1:
@@ -60,7 +60,7 @@ def interleaved(p: int, m: int, v: int) -> Schedule:
 
 
 def zero_bubble(p: int, m: int) -> Schedule:
-    """ZB-H1: 1F1B's order, with rank r's weight gradients r microbatches late, into its bubble."""
+    """ZB-H1: 1F1B's order; rank r's weight gradients come r microbatches late, in its bubble."""
     check_sizes(p, m)
     orders = []
     for r in range(p):
@@ -78,23 +78,23 @@ def dualpipe(p: int, m: int) -> Schedule:
     """Even microbatches go down the ranks, odd ones up: rank r holds stage r and stage p-1-r.
 
     Each rank has the weights of two stages, and runs the forwards of one direction while it would
-    wait for the backwards of the other. Every input gradient leaves before its W, also where the
+    wait for the backwards of the other. Every input gradient is sent before its W, even where the
     paper (arXiv 2412.19437, §3.2.1) keeps backwards whole: the bubble is smaller than its
-    (p/2-1)(F+2B-W). Made for an even p and an even m of 2p at least; otherwise what is too much of
-    such a one is left out, which cannot make the rest wait for each other.
+    (p/2-1)(F+2B-W). Designed for even p and even m ≥ 2p; otherwise the surplus operations of such
+    a schedule are dropped, which cannot cause a deadlock.
     """
     check_sizes(p, m)
     even, enough = p + p % 2, max(2 * (p + p % 2), m + m % 2)
     orders = [dualpipe_order(r, even, enough) for r in range(even)]
     if p % 2:
-        del orders[even // 2]  # one of the two in the middle: the other has its stage twice
+        del orders[even // 2]  # one of the middle two: the other holds the same stage twice
     kept = [tuple(operation for operation in order if operation.microbatch < m) for order in orders]
     down, up = (tuple((r, 0) for r in range(p)), tuple((r, 1) for r in reversed(range(p))))
     return Schedule("dualpipe", m, 2, tuple(kept), (down, up))
 
 
 def dualpipe_order(rank: int, p: int, m: int) -> list[Operation]:
-    """One rank's order as eight phases. 0 is the direction that it meets early, 1 the other."""
+    """One rank's order in eight phases. 0 is the direction it sees early, 1 the other."""
     depth = min(rank, p - 1 - rank)  # from the nearer end
     inner = p // 2 - 1 - depth  # from the middle
     phases = [
@@ -110,7 +110,7 @@ def dualpipe_order(rank: int, p: int, m: int) -> list[Operation]:
     ]
     early = 0 if rank < p // 2 else 1
     done = dict.fromkeys(("F0", "F1", "B0", "B1"), 0)
-    late: list[Operation] = []  # backwards whose weight gradients are still to come
+    late: list[Operation] = []  # backwards whose weight gradients are pending
     order: list[Operation] = []
     for step in " ".join(" ".join([steps] * times) for steps, times in phases).split():
         if step == "W":
@@ -143,7 +143,7 @@ def make_schedule(name: str, p: int, m: int, v: int = 1) -> Schedule:
 
 
 def forwards_alone(schedule: Schedule, m: int) -> Schedule:
-    """m microbatches through the same places, in a wave, and none back: an evaluation."""
+    """m forwards over the same stages, without backwards: an evaluation."""
     routes = ((i, schedule.route(i)) for i in range(m))
     wave = sorted((i + stage, i, place) for i, route in routes for stage, place in enumerate(route))
     orders = [
@@ -154,7 +154,7 @@ def forwards_alone(schedule: Schedule, m: int) -> Schedule:
 
 
 def alternate(forwards: list[Operation], backwards: list[Operation], ahead: int) -> list[Operation]:
-    """`ahead` forwards, then one forward and one backward in turn, then what is left."""
+    """`ahead` forwards, then alternating forwards and backwards, then the remaining backwards."""
     ahead = min(ahead, len(forwards))
     order = forwards[:ahead]
     for forward, backward in zip(forwards[ahead:], backwards):
@@ -171,7 +171,7 @@ def grouped(m: int, count: int) -> list[range]:
 def split_layers(layers: int, stages: int) -> list[int]:
     """Layers per stage, as even as possible.
 
-    Stages in the middle take the remainder, since the ends have embedding and head as well.
+    Stages in the middle take the remainder, since the ends also have the embedding and the head.
     """
     base, more = divmod(layers, stages)
     counts = [base] * stages

@@ -1,16 +1,16 @@
-"""Split backward, for zero-bubble schedules: B, the input's gradient; later W, the weights'.
+"""Split backward for zero-bubble schedules: B, the input's gradient; later W, the weights'.
 
     loss.backward()   |dy·W₂ᵀ|x₂ᵀ·dy|dy·W₁ᵀ|x₁ᵀ·dy|        layer by layer, both
     B, and then W     |dy·W₂ᵀ|dy·W₁ᵀ|  …  |x₂ᵀ·dy|x₁ᵀ·dy|  the same matmuls in another order
 
-B asks autograd for the gradients of the stage's input and of each layer's *output*: on the way
-there no weight's gradient is computed. W goes from each of these outputs one step back, to that
-layer's own parameters. A parameter that is not used exactly once, by the module that has it, gets
-its gradient with B: an embedding tied to a head in the same stage, or matrices of several linears
-that another module takes together.
+B asks autograd for the gradients of the stage's input and of each layer's *output*, which computes
+no weight gradient on the way. W goes from each of these outputs one step back, to that layer's own
+parameters. A parameter that is not used exactly once, by its own module, gets its gradient with B:
+an embedding tied to a head in the same stage, or matrices of several linears that another module
+multiplies together.
 
-Cost: the FLOPs of a whole backward; from B to W each layer keeps the gradient of its output beside
-what it saved. With recomputation, W makes a block again for each of its layers: prefer a schedule
+Cost: the FLOPs of a whole backward; from B to W each layer keeps its output gradient beside its
+saved tensors. With recomputation, W recomputes a block for each of its layers: prefer a schedule
 that does not split. Paper: Qi et al. 2024, arXiv 2401.10241. Lab: e02c_pipeline_parallel.
 """
 
@@ -27,7 +27,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 class Use(NamedTuple):
-    """A module's own parameters, and the place of its output in the graph, without its data."""
+    """A module's own parameters, and its output's node in the graph, without the data."""
 
     parameters: list[nn.Parameter]
     output: GradientEdge
@@ -35,7 +35,7 @@ class Use(NamedTuple):
 
 @contextmanager
 def noting_uses(module: nn.Module) -> Iterator[list[Use]]:
-    """Fills the list with each use of a module inside `module` that has parameters of its own."""
+    """Records in the list each use of a module inside `module` that has parameters of its own."""
     uses: list[Use] = []
 
     def note(layer: nn.Module, _: object, out: object) -> None:
@@ -52,7 +52,7 @@ def noting_uses(module: nn.Module) -> Iterator[list[Use]]:
 
 
 class SplitBackward:
-    """One forward of `module` whose backward comes in two halves; `uses` were noted in it."""
+    """One forward of `module` whose backward runs in two halves; `uses` were recorded in it."""
 
     def __init__(self, module: nn.Module, uses: list[Use]) -> None:
         times = Counter(p for use in uses for p in use.parameters)
@@ -62,7 +62,7 @@ class SplitBackward:
         self.gradients: list[Tensor | None] = []  # of the outputs of `later`
 
     def inputs(self, root: Tensor, x: Tensor | None) -> Tensor | None:
-        """B: from the scalar `root` to the gradient of the input x, where there is one."""
+        """B: from the scalar `root` to the gradient of the input x, if there is one."""
         wanted = [*([] if x is None else [x]), *self.at_once, *(use.output for use in self.later)]
         found = list(torch.autograd.grad(root, wanted, retain_graph=True, allow_unused=True))
         dx = None if x is None else found.pop(0)
@@ -71,7 +71,7 @@ class SplitBackward:
         return dx
 
     def weights(self) -> None:
-        """W: adds to `.grad` of every parameter that B has left out."""
+        """W: adds to `.grad` of every parameter that B skipped."""
         for (parameters, output), dy in zip(self.later, self.gradients):
             if dy is not None:
                 accumulate(

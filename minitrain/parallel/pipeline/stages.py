@@ -1,13 +1,13 @@
-"""The cut of a Transformer into the stages of a pipeline.
+"""Cuts a Transformer into the stages of a pipeline.
 
     stage 0             embed   blocks 0 … 3
     stage 1                     blocks 4 … 8         the middle takes the remainder
     stage 2                     blocks 9 … 12   norm   head
 
-A stage keeps the model's names (`blocks.4.mlp.up.weight`) and the very modules, so a model whose
-modules were swapped before (tensor parallel, experts) is cut likewise. What several ranks hold
-has gradients that are parts of a sum over them: an embedding that is tied to the head, and in
-DualPipe every stage. Lab: e02c_pipeline_parallel. Shapes: B batch  T tokens  D width  V vocabulary.
+A stage keeps the model's names (`blocks.4.mlp.up.weight`) and its very modules, so a model with
+swapped modules (tensor parallel, experts) is cut the same way. Parameters held by several ranks
+have gradients that are parts of a sum over them: an embedding tied to the head, and in DualPipe
+every stage. Lab: e02c_pipeline_parallel. Shapes: B batch  T tokens  D width  V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from minitrain.parallel.pipeline.schedules import split_layers
 
 
 class Stage(nn.Module):
-    """Some blocks of a model, with its embedding in front or its norm and head behind."""
+    """Some blocks of a model, with its embedding before them or its norm and head after them."""
 
     def __init__(self, model: Transformer, index: int, stages: int, blocks: range) -> None:
         super().__init__()
         first, last = index == 0, index == stages - 1
         self.index, self.width = index, model.config.hidden_size
         self.dtype, self.device = model.embed.weight.dtype, model.embed.weight.device
-        self.autocast: torch.dtype | None = None  # what its matmuls compute in, if another
+        self.autocast: torch.dtype | None = None  # matmul dtype, if different
         self.look_around, self.stack = model.look_around, model.stack
         self.sequence_ranks, self.is_tied = model.sequence_ranks, model.config.tied
         self.embed = model.embed if first else None
@@ -56,14 +56,14 @@ class Stage(nn.Module):
             return x if self.head is None else self.head(self.norm(x))
 
     def message(self, batch: Any) -> Tensor:
-        """A buffer (B, T, D) for what comes from the stage before, or goes back to it."""
+        """A buffer (B, T, D) for the previous stage's output, or the gradient sent back to it."""
         rows, tokens = batch.tokens.shape
         tokens //= self.sequence_ranks
         return torch.empty(rows, tokens, self.width, dtype=self.dtype, device=self.device)
 
     @property
     def tied(self) -> nn.Parameter | None:
-        """The matrix that embedding and head have in common, where this stage has it."""
+        """The matrix that embedding and head share, if this stage has it."""
         end = self.embed if self.embed is not None else self.head
         return end.weight if self.is_tied and end is not None else None
 
@@ -73,7 +73,7 @@ def cut(
 ) -> list[Stage]:
     """The stages that `rank` holds, one for each of its chunks; `layers[s]` blocks in stage s.
 
-    A rank that meets the same stage in two chunks has it once.
+    A rank with the same stage in two chunks holds it once.
     """
     count = schedule.stages
     layers = split_layers(len(model.blocks), count) if layers is None else layers
@@ -104,7 +104,7 @@ def ranks_with(schedule: Schedule, *stages: int) -> tuple[int, ...]:
 
 
 class Timed(nn.Module):
-    """A `Stage` that takes known times on an emulated clock, whatever it really computes.
+    """A `Stage` with given times on an emulated clock, independent of its real compute time.
 
         timed = Timed(stage, group.clock, forward_seconds=0.036)     a backward takes twice as much
 

@@ -1,6 +1,6 @@
-"""A schedule on a clock, without a model: its timeline, its bubble, and what is alive.
+"""A schedule on a clock, without a model: its timeline, bubble, and live activations.
 
-The clock is event-driven: an operation starts when its rank is free and what it needs is there; a
+The clock is event-driven: an operation starts once its rank is free and its inputs are there; a
 message between ranks occupies the sender's communication stream and arrives `send` seconds later.
 
     bubble = makespan - busy      of each rank; relative to m·v·(F+B) it is (p-1)/(m v) for 1F1B
@@ -43,7 +43,7 @@ class Clocked:
         return sum(event.end - event.start for event in self.ranks[rank])
 
     def bubble(self, rank: int) -> float:
-        """Seconds in which this rank waits, from the first operation of all to the last."""
+        """Seconds this rank waits between the first operation of all ranks and the last."""
         return self.makespan - self.busy(rank)
 
 
@@ -52,7 +52,7 @@ def clocked(
     seconds: Callable[[int, Operation], float] | None = None,
     send: float = 0.0,
 ) -> Clocked:
-    """Runs the schedule on a clock; an AssertionError names what every rank waits for, if it hangs.
+    """Runs the schedule on a clock; on a deadlock an AssertionError names what each rank waits for.
 
     `seconds(rank, operation)`: 1 for a forward and 2 for a backward, unless given.
     """
@@ -74,15 +74,15 @@ def clocked(
 
 
 def executed(traces: Sequence[Trace]) -> Clocked:
-    """The timeline that really ran, from the marks of the last `Pipeline.run` in each rank's trace.
+    """The timeline as executed, from the marks of the last `Pipeline.run` in each rank's trace.
 
-    Seconds since the rank began its step; put a barrier before it, so that all begin together.
+    Seconds since the rank began its step; a barrier before it makes all ranks begin together.
     """
     return Clocked(tuple(tuple(_marked(trace.marks)) for trace in traces))
 
 
 def _marked(marks: Sequence[tuple[Label, float]]) -> Iterator[Event]:
-    """An operation is marked when it begins and when it ends."""
+    """Pairs the marks at an operation's begin and end."""
     steps = [i for i, (label, _) in enumerate(marks) if label == "pipeline"]
     assert steps, "no pipeline has run on this rank"
     zero, begun = marks[steps[-1]][1], {}
@@ -101,12 +101,12 @@ def bubble_fraction(schedule: Schedule) -> float:
 
 
 def peak_live(schedule: Schedule) -> list[int]:
-    """For each rank the most chunk-activations that it holds at once."""
+    """For each rank, the most activations, one per chunk and microbatch, held at once."""
     return [peak_of(order) for order in schedule.ranks]
 
 
 def peak_of(order: Sequence[Operation]) -> int:
-    """While the operation runs that frees an activation, it is still there."""
+    """Counts an activation as held until the operation that frees it has ended."""
     release = "W" if any(operation.kind == "W" for operation in order) else "B"
     steps = [(operation.kind == "F") - (operation.kind == release) for operation in order]
     return max(accumulate(steps), default=0)

@@ -1,3 +1,3 @@
-"""Tensor parallelism: matmuls, heads and the vocabulary cut over ranks; sequence parallelism
-between them.
+"""Tensor parallelism: matmuls, heads and the vocabulary split over ranks, with sequence parallelism
+in between.
 """

@@ -1,8 +1,8 @@
-"""Tensor parallelism: every matrix of a layer is cut over N ranks, and two sums a layer join them.
+"""Tensor parallelism: every matrix of a layer is split over N ranks, with two all-reduces a layer.
 
-A column linear makes 1/N of the features, the row linear after it reads them: what it gives is a
-part of a sum. In between, attention and MLP work on their own heads and features. Each rank holds
-1/N of the matrices, of the FLOPs and of the activations in between.
+A column linear produces 1/N of the features, and the row linear after it consumes them: its output
+is a part of a sum. In between, attention and MLP work on their own heads and features. Each rank
+holds 1/N of the matrices, of the FLOPs and of the activations in between.
 
     forward    x ─ q,k,v ─ attend ─ o ─ all-reduce ─ + ─ gate,up ─ down ─ all-reduce ─ +
     backward   all-reduce ‖ dW of q,k,v               all-reduce ‖ dW of gate,up
@@ -10,12 +10,12 @@ part of a sum. In between, attention and MLP work on their own heads and feature
     sequence=False   2 all-reduces forward, 2 backward                   8(N-1)/N·S bytes a layer
     sequence=True    all-gathers before, reduce-scatters after instead   10(N-1)/N·S: x twice
 
-S = 4·B·T·D. With `sequence`, norms and the stream hold T/N tokens a rank (memory / N), and so the
-gradients of norms and row biases are parts, to be summed over tp.
+S = 4·B·T·D. With `sequence`, norms and the residual stream hold T/N tokens a rank (memory / N), so
+the gradients of norms and row biases are parts, to be summed over tp.
 
 `parallel_mlp`, `parallel_attention` and `sequence_mlp` are the layers as lab e02b writes them: they
-wait for every message, and keep what they gathered for backward. A rank's way to the others is
-`tp`: its `rank` and `size`, and operators of one tensor,
+wait for every message, and keep gathered tensors for backward. They communicate through `tp`: its
+`rank` and `size`, and operators on one tensor,
 
     copy, reduce                 whole -> whole, part -> whole        conjugates(same, all-reduce)
     all_gather, reduce_scatter   split -> whole, part -> split        conjugates(gather, sum-slice)
@@ -51,7 +51,7 @@ from minitrain.ranks.group import Group
 
 
 def parallel_mlp(x: Tensor, w: Any, enter: Operator, leave: Operator) -> Tensor:
-    """w.gate, w.up (F/N, D), w.down (D, F/N), w.bias (D,); x is whole once it has entered."""
+    """w.gate, w.up (F/N, D), w.down (D, F/N), w.bias (D,); x is whole after `enter`."""
     x = enter(x)  # (B, T, D)
     inside = swiglu(x @ w.gate.T, x @ w.up.T)  # (B, T, F/N)
     return leave(inside @ w.down.T) + w.bias
@@ -82,9 +82,9 @@ def sequence_mlp(x: Tensor, w: Any, tp: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Heads:
-    """One rank's heads: H/N query heads in a row, and the key/value heads that these read.
+    """One rank's heads: H/N consecutive query heads, and the key/value heads they read.
 
-    Where N does not divide K, some are read on several ranks, and each of those holds a copy:
+    If N does not divide K, some are read on several ranks, and each of those holds a copy:
 
         H = 8, K = 2, N = 4      rank     0     1     2     3
                                  queries  0 1   2 3   4 5   6 7
@@ -92,25 +92,24 @@ class Heads:
 
     The gradient of a copy is a part: it is summed over the ranks that share the head, in one
     message a layer of 2·C·D numbers a shared head (key and value), so that the copies stay equal.
-    The lowest of these ranks *owns* the head: where elements are counted or saved, it alone does
-    so. `shared` has, for each head of `keys` that others hold too, all holders.
+    The lowest of these ranks *owns* the head: it alone counts or saves its elements. `shared` has,
+    for each head of `keys` that other ranks hold too, all holders.
     """
 
     queries: range
     keys: range
-    reads: tuple[int, ...]  # for each of `queries`, the place of its head among `keys`
+    reads: tuple[int, ...]  # for each of `queries`, the index of its head in `keys`
     owned: range  # of `keys`: those that no lower rank holds
     shared: dict[int, tuple[int, ...]]
 
     @property
     def is_grouped(self) -> bool:
-        """True if the same number of queries, in order, reads every head of `keys`."""
+        """True if every head of `keys` is read by the same number of queries, in order."""
         group = len(self.queries) // len(self.keys)
         return self.reads == tuple(i // group for i in range(len(self.queries)))
 
     def owned_rows(self, head_size: int) -> range | None:
-        """The rows of the local k and v that belong to the heads in `owned`; None means all of
-        them."""
+        """The rows of the local k and v that belong to heads in `owned`; None means all rows."""
         if not self.shared:
             return None
         return range((self.owned.start - self.keys.start) * head_size, len(self.keys) * head_size)
@@ -133,14 +132,14 @@ def heads_of(rank: int, ranks: int, heads: int, kv_heads: int) -> Heads:
 
 
 def _span(rank: int, count: int, group: int) -> tuple[range, range]:
-    """Rank r's `count` query heads, and the key/value heads of `group` queries each they read."""
+    """Rank r's `count` query heads, and the key/value heads they read, one per `group` queries."""
     queries = range(rank * count, (rank + 1) * count)
     return queries, range(queries.start // group, (queries.stop - 1) // group + 1)
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows of k and v that other ranks hold too: a shared head's C rows here, and its holders."""
+    """Rows of k and v that other ranks hold too: a shared head's C local rows, and its holders."""
 
     rows: tuple[slice, ...]
     groups: tuple[Group, ...]
@@ -156,7 +155,7 @@ def shared_rows(group: Group, plan: Heads, head_size: int) -> SharedRows:
 def share(
     pairs: Sequence[tuple[Tensor, Tensor | None]], shared: SharedRows
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """Weights (K·C/N, D) and biases (K·C/N,) as they are; backward sums their shared rows."""
+    """Weights (K·C/N, D) and biases (K·C/N,) unchanged; backward sums their shared rows."""
     if not shared.rows:
         return list(pairs)
     flat = iter(_Share.apply(shared, *(z for pair in pairs for z in pair if z is not None)))
@@ -195,7 +194,7 @@ class TensorAttention(Attention):
         shared: SharedRows,
         sequence: bool = False,
     ) -> None:
-        nn.Module.__init__(self)  # Attention's own would make whole matrices
+        nn.Module.__init__(self)  # Attention's own would create whole matrices
         self.group, self.sequence = group, sequence
         self.kernel = attention.kernel
         size = self.head_size = attention.head_size
@@ -218,14 +217,14 @@ class TensorAttention(Attention):
         return self.o(self.attend(q, self._as_read(k), self._as_read(v), turns, mask))
 
     def _as_read(self, z: Tensor) -> Tensor:
-        """Keys or values (B, T, K·C), one a query head where the groups here are not equal."""
+        """Keys or values (B, T, K·C), repeated per query head if the groups here are unequal."""
         if self.heads.is_grouped:
             return z
         return rearrange(self.split(z)[:, :, self.heads.reads], "b t h c -> b t (h c)")
 
 
 class TensorMLP(nn.Module):
-    """This rank's F/N features: `gate` and `up` make them, `down` sums over all ranks'."""
+    """This rank's F/N features: `gate` and `up` produce them, `down` sums over all ranks."""
 
     def __init__(self, mlp: MLP, group: Group, sequence: bool = False) -> None:
         super().__init__()
@@ -244,9 +243,9 @@ class TensorMLP(nn.Module):
 
 
 def tensor_parallel(model: Transformer, group: Group, sequence: bool = False) -> Transformer:
-    """Leaves on each rank its slices of a one-process model, which every rank has alike.
+    """Keeps on each rank its slices of a one-process model, which must be the same on every rank.
 
-    The model itself is changed, and returned. It gives this rank's logits (B, T, V/N), for
+    The model is changed in place and returned. It returns this rank's logits (B, T, V/N), for
     `vocabulary_parallel_loss`. An MLP of another kind than `MLP` (experts) stays whole.
     """
     config = model.config

@@ -1,15 +1,15 @@
-"""Linears cut over N ranks: by column, each rank makes its features; by row, it reads its own.
+"""Linears split over N ranks: by column, each rank produces its features; by row, it consumes them.
 
     column   y = x·Wᵀ   W (F/N, D)   x whole -> y split    backward sums dx over the ranks
     row      y = x·Wᵀ   W (D, F/N)   x split -> y whole    forward sums y over the ranks
 
-    conjugates       backward   dx ─ all-reduce ─ dW       the sum is waited for
-    column_linears   backward   dx ─ dW ─                  it travels while dW is computed
+    conjugates       backward   dx ─ all-reduce ─ dW       waits for the sum
+    column_linears   backward   dx ─ dW ─                  the sum overlaps with dW
                                    ‖ all-reduce
 
-Several column linears of one input share one sum: of what they say together. With `sequence`, x and
-y of width D hold T/N tokens a rank: an all-gather before, a reduce-scatter after. What is kept for
-backward is then the T/N tokens, gathered again (‖ dx).
+Several column linears of one input share one all-reduce, of their summed input gradient. With
+`sequence`, x and y of width D hold T/N tokens a rank: an all-gather before, a reduce-scatter after.
+Only the T/N tokens are kept for backward, and gathered again (‖ dx).
 Paper: Shoeybi et al., arXiv 1909.08053. Lab: e02b_tensor_parallel.
 Shapes: B batch  T tokens  D width  F features  N ranks.
 """
@@ -38,7 +38,7 @@ Pair = tuple[Tensor, "Tensor | None"]  # weight (F/N, D) and bias (F/N,)
 
 
 def conjugates(there: Operator, back: Operator) -> tuple[Operator, Operator]:
-    """Two operators, each the other's backward. `there` and `back` may work in place."""
+    """Two operators, each the backward of the other. `there` and `back` may work in place."""
 
     class First(torch.autograd.Function):
         @staticmethod
@@ -64,10 +64,10 @@ def conjugates(there: Operator, back: Operator) -> tuple[Operator, Operator]:
 def column_linears(
     x: Tensor, pairs: Sequence[Pair], group: Group, sequence: bool = False
 ) -> tuple[Tensor, ...]:
-    """x (B, T, D), or (B, T/N, D) with `sequence` -> this rank's features (B, T, F/N), a pair each.
+    """x (B, T, D), or (B, T/N, D) with `sequence` -> this rank's features (B, T, F/N) per pair.
 
-    Backward's one sum for all of them travels while the weights' gradients are computed. With
-    `sequence` T/N tokens are kept for it, gathered again while the input's gradient is computed.
+    Backward's single sum for all overlaps with the weights' gradients. With `sequence` T/N tokens
+    are kept for it, and gathered again while the input's gradient is computed.
     """
     if group.size == 1:
         return tuple(F.linear(x, weight, bias) for weight, bias in pairs)
@@ -103,7 +103,7 @@ class _Columns(torch.autograd.Function):
 
 
 def _input_gradient(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """The sum of dy (B, T, F/N) · W (F/N, D), added up in the matmuls -> (B, T, D), fresh."""
+    """Σ dy (B, T, F/N) · W (F/N, D), accumulated by the matmuls -> (B, T, D), a new tensor."""
     dx = rows(gradients[0]) @ weights[0]
     for dy, weight in zip(gradients[1:], weights[1:]):
         dx.addmm_(rows(dy), weight)
@@ -111,7 +111,7 @@ def _input_gradient(gradients: Sequence[Tensor], weights: Sequence[Tensor]) -> T
 
 
 def _start_sum(group: Group, part: Tensor, sequence: bool) -> Callable[[], Tensor]:
-    """Issues the sum of the ranks' parts (B, T, D), each a fresh tensor; -> (B, T or T/N, D)."""
+    """Starts the sum of the ranks' parts (B, T, D), overwriting `part`; -> (B, T or T/N, D)."""
     if sequence:
         return start_reduce_scatter_sum(group, part, dim=1)
     return start_all_reduce(group, part)
@@ -122,8 +122,7 @@ def row_linear(
 ) -> Tensor:
     """x (B, T, F/N), weight (D, F/N) -> (B, T, D), or (B, T/N, D) with `sequence`.
 
-    Summed in the matmul's own buffer; the bias (D,) is added after that: before, it would be there
-    N times.
+    Summed in the matmul's own buffer; the bias (D,) is added afterwards, or it would count N times.
     """
     if group.size == 1:
         return F.linear(x, weight, bias)
@@ -173,10 +172,10 @@ class CutLinear(nn.Module):
 
 
 class ColumnLinear(CutLinear):
-    """The rows `part` of a linear's matrix (F, D), which make this rank's F/N features.
+    """The rows `part` of a linear's matrix (F, D), which produce this rank's F/N features.
 
     Several are computed together (`column_linears`), so none of them can be wrapped by another
-    module. One may stand beside it: `beside(layer, x, y)` is then the layer's output.
+    module. A side module may be attached: `beside(layer, x, y)` is then the layer's output.
     """
 
     def __init__(
@@ -195,7 +194,7 @@ class ColumnLinear(CutLinear):
 
 
 class RowLinear(CutLinear):
-    """The columns `part` of a linear's matrix (D, F), which read this rank's F/N features."""
+    """The columns `part` of a linear's matrix (D, F), which consume this rank's F/N features."""
 
     def __init__(
         self, linear: nn.Linear, group: Group, part: Slice, sequence: bool = False

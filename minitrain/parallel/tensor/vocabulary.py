@@ -1,14 +1,14 @@
-"""Vocabulary parallelism: each rank has V/N rows of the embedding, V/N columns of the logits.
+"""Vocabulary parallelism: each rank has V/N rows of the embedding and V/N columns of the logits.
 
-A token is looked up on the rank that has its row, zero on the others, and the sum is everybody's.
-The loss needs two numbers a token of each rank, its log-sum-exp l and the target's logit a, 0 where
+A token is looked up on the rank that has its row, is zero on the others, and the sum goes to all.
+The loss needs two numbers per token and rank, its log-sum-exp l and the target's logit a, 0 if
 another rank has that: with all ranks' l, the loss is log Σ exp l - Σ a. No rank ever holds B·T·V
 logits:
 
     gather the logits       (N-1)/N·B·T·V·4 bytes sent, B·T·V·4 held, twice
     gather l and a          8(N-1)·B·T bytes sent, B·T·V/N·4 held, and a chunk
 
-V that N does not divide is padded to ⌈V/N⌉ a rank: the columns past V are left out of every sum.
+If N does not divide V, V is padded to ⌈V/N⌉ a rank: columns past V are left out of every sum.
 Papers: Shoeybi et al., arXiv 1909.08053. Lab: e02b_tensor_parallel.
 Shapes: B batch  T tokens  D width  V vocabulary  N ranks  n = B·T.
 """
@@ -35,7 +35,7 @@ from minitrain.parallel.layout import padded_slice, take_slice
 from minitrain.ranks.group import Group
 from minitrain.training.loss import IGNORED
 
-CHUNK_NUMBERS = 2**17  # of logits worked on at a time: what fits a core's cache
+CHUNK_NUMBERS = 2**17  # logits processed at a time: fits a core's cache
 
 
 # ---- as lab e02b writes them; `tp` is described in layers.py ----
@@ -65,7 +65,7 @@ def vocabulary_loss(logits: Tensor, targets: Tensor, tp: Any) -> Tensor:
 
 
 class VocabularyEmbedding(nn.Module):
-    """The rows ⌈V/N⌉ of an embedding's matrix (V, D) that are this rank's."""
+    """This rank's ⌈V/N⌉ rows of an embedding's matrix (V, D)."""
 
     def __init__(self, embedding: nn.Embedding, group: Group, sequence: bool = False) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class VocabularyEmbedding(nn.Module):
 
 
 class _Embed(torch.autograd.Function):
-    """places (B, T): rows of `weight` (V/N, D), and others that some other rank has -> (B, T, D).
+    """places (B, T), rows of `weight` (V/N, D) or outside it (on another rank) -> (B, T, D).
 
     Masked and summed in place; backward reads this rank's rows only.
     """
@@ -117,10 +117,11 @@ def vocabulary_parallel_loss(
     group: Group,
     vocab_size: int,
 ) -> Tensor:
-    """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss, () on every rank, of
-    `token_weighted_loss` on whole logits. Keeps the logits and a number a token for backward.
+    """logits (B, T, V/N), targets (B, T), -100 where not counted -> the loss, () on every rank,
+    equal to `token_weighted_loss` on whole logits. Keeps the logits and a number per token for
+    backward.
 
-    A target outside the vocabulary is not seen.
+    A target outside the vocabulary goes unnoticed.
     """
     width = logits.shape[-1]
     if width * group.size < vocab_size:
@@ -143,7 +144,7 @@ class _Columns:
     count: int
 
     def chunks(self, logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Some tokens' logits at a time, at least float32, without padding: (chunk, columns)."""
+        """Logits of some tokens at a time, at least float32, without padding: (chunk, columns)."""
         step = max(1, CHUNK_NUMBERS // max(1, self.count))
         dtype = torch.promote_types(logits.dtype, torch.float32)
         for begin in range(0, len(logits), step):
@@ -151,7 +152,7 @@ class _Columns:
             yield tokens, logits[tokens, : self.count].to(dtype)
 
     def here(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens (m,) whose target is one of my columns, and which (m,)."""
+        """The tokens (m,) whose target is one of these columns, and its column (m,)."""
         places = targets - self.start
         tokens = ((places >= 0) & (places < self.count)).nonzero()[:, 0]
         return tokens, places[tokens]
@@ -179,7 +180,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor):
-        """dy · (softmax - [target]) a token, and 0 where ignored."""
+        """dy · (softmax - [target]) per token, 0 where ignored."""
         (logits, targets, log_sums), columns = ctx.saved_tensors, ctx.columns
         counted = dy * (targets != IGNORED)  # (n,)
         out = torch.zeros_like(logits)
@@ -192,7 +193,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _of_all_ranks(mine: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-    """Each rank's l and a (2, n) -> of all: log Σ exp l and Σ a, (n,) both."""
+    """Each rank's l and a (2, n) -> over all ranks: log Σ exp l and Σ a, (n,) both."""
     if group.size == 1:
         return tuple(mine)
     theirs = group.all_gather(mine.new_empty(group.size, *mine.shape), mine)  # (N, 2, n)

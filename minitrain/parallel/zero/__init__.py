@@ -1,4 +1,4 @@
-"""ZeRO: optimizer state, gradients and parameters cut over ranks, as lab e03 writes it and in full.
+"""ZeRO: optimizer state, gradients and parameters sharded over ranks; as in lab e03, and in full.
 
 from minitrain.parallel.zero import Zero, Zero3, ZeroOptimizer, full_state_dict
 """

@@ -1,13 +1,13 @@
-"""Guards of a wrapped model: habits that would train wrongly, or read freed memory, raise instead.
+"""Guards of a wrapped model: code that would train wrongly, or read freed memory, raises instead.
 
-    FreedWeight       a weight of stage 3 between its uses: shape and dtype are known, values gone
-    WholeWeight       a weight while it is whole: its `.grad` went to the pieces, and would be None
+    FreedWeight       a weight of stage 3 between its uses: shape and dtype are known, values freed
+    WholeWeight       a weight while gathered: its `.grad` went to the pieces, and would be None
     ShardedGradient   the `.grad` of a piece: one rank's part, whose norm is not the model's
-    elementwise_only  an optimizer that needs whole matrices moves shards wrongly
+    elementwise_only  refuses an optimizer that needs whole matrices and would update shards wrongly
 
-Reading memory that was given back crashes, or computes with whatever lies there by now, so
-`__torch_function__` is asked before anything runs. While gathered, weights are `WholeWeight`s, for
-which torch's own function runs at once: an operation of a forward costs nothing more.
+Reading freed memory crashes, or computes with whatever is there by then, so `__torch_function__`
+checks first. Gathered weights are `WholeWeight`s, for which torch's own function runs at once: an
+operation of a forward costs nothing more.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class FreedWeight(nn.Parameter):
 
 
 class WholeWeight(nn.Parameter):
-    """A parameter whose `.grad` users cannot read; ZeRO itself reads it by `gradient_of`."""
+    """A parameter whose `.grad` users cannot read; ZeRO itself reads it with `gradient_of`."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient where subclasses have no say (`gradient_of`, a memory budget)."""
+        """The gradient, if subclass dispatch is off (`gradient_of`, a memory budget)."""
         if not torch._C._is_torch_function_enabled():
             return Tensor.grad.__get__(self)
         raise InputError(
@@ -79,19 +79,19 @@ class WholeWeight(nn.Parameter):
         Tensor.grad.__set__(self, gradient)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        """A copy belongs to no wrapper."""
+        """Copies to a parameter that belongs to no wrapper."""
         memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
         return memo[id(self)]
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """`.grad`, also of a freed weight: a unit's last gradient may come after it was freed."""
+    """`.grad`, even of a freed weight: a unit's last gradient may arrive after it was freed."""
     with torch._C.DisableTorchFunctionSubclass():
         return parameter.grad
 
 
 def not_wrapped(model: nn.Module) -> None:
-    """Raises InputError where a wrapper has this model, or a part of it, already."""
+    """Raises InputError if this model, or a part of it, is already wrapped."""
     if any(isinstance(p, (WholeWeight, FreedWeight)) for p in model.parameters()):
         raise InputError("this model is wrapped already: build it anew, or use the first wrapper")
 
@@ -115,9 +115,9 @@ class ShardedGradient(Tensor):
 def elementwise_only(
     make: Callable[[list[dict]], torch.optim.Optimizer], device: torch.device | None = None
 ) -> None:
-    """Raises InputError unless a matrix moves as the same numbers cut in two do.
+    """Raises InputError unless a matrix is updated as the same numbers cut in two are.
 
-    Adafactor's rows and columns, or Muon's matrix, are not there in a shard, and no error says so.
+    A shard lacks Adafactor's rows and columns, or Muon's matrix, so these would fail silently.
     """
     generator = torch.Generator().manual_seed(0)
     matrix, gradient = torch.randn(2, 8, 8, generator=generator).to(device)
@@ -140,7 +140,7 @@ def elementwise_only(
 
 
 def twin(optimizer: torch.optim.Optimizer, groups: list[dict]) -> torch.optim.Optimizer:
-    """A fresh optimizer of the same rule over other parameters, with a rate that moves them."""
+    """A fresh optimizer with the same rule over other parameters, and a nonzero learning rate."""
     twin = object.__new__(type(optimizer))
     settings = {**optimizer.defaults, "lr": 0.01}
     twin.__dict__.update(

@@ -1,11 +1,11 @@
-"""The optimizer of ZeRO: each rank keeps the state of its own pieces, 1/N of it, and moves those.
+"""The optimizer of ZeRO: each rank keeps the state of its own pieces, 1/N of it, and updates those.
 
     for unit in units:  [fetch the next unit's state]  step | gather the unit | [put its state away]
 
-One unit after the other, so that only one unit's gradients are in float32 at a time, a unit's
-parameters travel while the next is updated, and with a `store` only two units' state is in memory:
-AdamW's 8 P/N bytes become 2/n of that, n units. Where there is nothing of that (stage 3, gradients
-in float32, no store) one step moves all. Papers: ZeRO; "ZeRO-Offload" (Ren et al. 2021). Lab: e03.
+Units are updated in turn, so that only one unit's gradients are in float32 at a time, a unit's
+parameters are sent while the next is updated, and with a `store` only two units' state is in
+memory: AdamW's 8 P/N bytes become 2/n of that, n units. If none of that applies (stage 3, float32
+gradients, no store) one step updates all. Papers: ZeRO; "ZeRO-Offload" (Ren et al. 2021). Lab: e03.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from minitrain.parallel.zero.sharded import Sharded
 from minitrain.parallel.zero.unit import Unit
 
 Make = Callable[[list[dict]], torch.optim.Optimizer]
-OFFLOADABLE = {"gradients": 2, "parameters": 3}  # from which stage on a rank has only its part
+OFFLOADABLE = {"gradients": 2, "parameters": 3}  # stages from which a rank has only its own part
 
 
 class ZeroOptimizer(torch.optim.Optimizer):
-    """An optimizer over this rank's pieces: `make(groups)` builds it, `groups` name the model's
+    """An optimizer over this rank's pieces: `make(groups)` builds it, `groups` list the model's
     parameters, or the pieces.
 
         optimizer = ZeroOptimizer(zero, parameter_groups(model, 0.1), partial(AdamW, lr=1e-3))
 
-    store: where its state waits for its turn, and what `also` names with it: "gradients" (stages 2
-    and 3), "parameters" (stage 3). `inner` is the optimizer that was made.
+    store: where its state waits for its turn, along with `also`: "gradients" (stages 2 and 3),
+    "parameters" (stage 3). `inner` is the optimizer that `make` returned.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self._share()
         self.register_load_state_dict_pre_hook = self.inner.register_load_state_dict_pre_hook
-        self.shelves: list[Shelf] = []  # of each unit's state, where it is offloaded
+        self.shelves: list[Shelf] = []  # each unit's state, if offloaded
         zero.own_optimizers.update((self, self.inner))
         for unit in zero.trained:
             unit.takes_turns = True
@@ -109,7 +109,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         return {**group, "params": [piece_of.get(p, p) for p in group["params"]]}
 
     def _turns(self) -> Iterator[tuple[list[Unit], list[Unit]]]:
-        """Groups the units that move together, in order; one group where nothing travels."""
+        """Groups the units that are updated together, in order; one group if none is moved."""
         units = self.zero.trained
         same = all(unit.reduce_dtype == unit.shard.dtype for unit in units)
         if self.zero.stage == 3 and same and not self.shelves:

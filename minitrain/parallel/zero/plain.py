@@ -1,13 +1,13 @@
-"""ZeRO as lab e03 writes it, on flat units: each of its five ideas in a few lines.
+"""ZeRO as lab e03 writes it, on flat units: five ideas in a few lines each.
 
     Zero1            the optimizer has the shards only; reduce-scatter, step, all-gather
-    reduce_unit      stage 2: of a unit's gradients, 1/N is kept
-    ShardedUnit      stage 3: the parameters come before they are used and go after it
-    Zero3            when: the next unit travels while this one computes
+    reduce_unit      stage 2: keeps 1/N of a unit's gradients
+    ShardedUnit      stage 3: gathers parameters before use and frees them after
+    Zero3            when: the next unit is gathered while this one computes
     offloaded_step   optimizer state waits in a store for its unit's turn
 
-One dtype, one group of settings, nothing frozen: `sharded.py`, `stage_3.py` and
-`memory/optimizer_offload.py` have the rest.
+One dtype, one parameter group, nothing frozen: `sharded.py`, `stage_3.py` and
+`memory/optimizer_offload.py` handle the rest.
 Paper: Rajbhandari et al. 2020, "ZeRO". Shapes: S elements of a unit  N ranks.
 """
 
@@ -33,8 +33,8 @@ class Zero1:
         self.optimizer = make([unit.shard for unit in units])
 
     def step(self) -> None:
-        """Updates parameters from each rank's own gradients: the same on all ranks, gradients
-        freed."""
+        """Updates parameters from each rank's gradients, identically on all ranks; frees the
+        gradients."""
         for unit in self.units:
             unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)
             unit.group.reduce_scatter(unit.shard.grad, unit.whole_gradient(), op="avg")
@@ -46,7 +46,7 @@ class Zero1:
 
 
 def reduce_unit(unit: FlatUnit) -> None:
-    """The average's own part, (S/N,), is added to `shard.grad`; the whole gradients are freed."""
+    """Adds this rank's part of the average, (S/N,), to `shard.grad`; frees the whole gradients."""
     part = torch.empty_like(unit.shard.data)  # (S/N,)
     unit.group.reduce_scatter(part, unit.whole_gradient(), op="avg")
     unit.shard.grad = part if unit.shard.grad is None else unit.shard.grad + part
@@ -59,23 +59,23 @@ class ShardedUnit(FlatUnit):
 
     def __init__(self, module: nn.Module, group: Group) -> None:
         super().__init__(module, group)
-        self.shard = nn.Parameter(self.shard.data.clone())  # (S/N,) no view of full any more
-        self.work = None  # of the all-gather under way, or done
+        self.shard = nn.Parameter(self.shard.data.clone())  # (S/N,) no longer a view of full
+        self.work = None  # the all-gather in flight, or done
         self.free()
 
     def start_gather(self) -> None:
-        """The shards are on their way into `full`; nothing where they are, or are there."""
+        """Starts gathering the shards into `full`; does nothing if that is started or done."""
         if self.work is None:
             self.full.untyped_storage().resize_(self.full.nbytes)
             self.work = self.group.all_gather(self.full, self.shard.data, async_op=True)
 
     def gather(self) -> None:
-        """The parameters can be used."""
+        """Waits until the parameters can be used."""
         self.start_gather()
         self.work.wait()
 
     def free(self) -> None:
-        """`full` gives its memory back."""
+        """Releases the memory of `full`."""
         if self.work is not None:
             self.work.wait()  # used or not: what is still arriving needs its place
         self.work = None
@@ -83,7 +83,7 @@ class ShardedUnit(FlatUnit):
 
 
 class Zero3:
-    """Gathers and frees the units of a model, which are given in the order of its forward."""
+    """Gathers and frees the units of a model, given in forward order."""
 
     def __init__(self, units: Sequence[ShardedUnit]) -> None:
         self.units = list(units)
@@ -112,7 +112,7 @@ class Zero3:
 
 
 def offloaded_step(optimizers: Sequence[torch.optim.Optimizer], store: Store) -> None:
-    """Each optimizer steps with its state in memory; before and after, that is in the store."""
+    """Each optimizer steps with its state in memory; before and after, the store holds it."""
     for number, optimizer in enumerate(optimizers):
         tensors = state_tensors(optimizer)
         for tensor in tensors:  # none before the first step
@@ -128,5 +128,5 @@ def offloaded_step(optimizers: Sequence[torch.optim.Optimizer], store: Store) ->
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every tensor of its state, in a fixed order."""
+    """Every tensor of the optimizer's state, in a fixed order."""
     return [t for state in optimizer.state.values() for t in state.values()]

@@ -1,11 +1,11 @@
-"""A module's parameters side by side in one flat tensor, of which each of N ranks owns 1/N.
+"""A module's parameters in one flat tensor, of which each of N ranks owns 1/N.
 
     full     | weight ........ | bias ... | weight ........ | bias ... | 0 |     (S,)
     shard    |      rank 0       |      rank 1       |      rank 2       |       (S/N,)
 
-Where one rank ends and the next begins has nothing to do with where a parameter ends: the last
-shard is padded with zeros, and all are of one size. Lab e03 starts from this unit; unit.py adds
-mixed precision, frozen parameters and weight decay.
+Shard boundaries ignore parameter boundaries: the last shard is padded with zeros, so that all are
+of one size. Lab e03 starts from this unit; unit.py adds mixed precision, frozen parameters and
+weight decay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action = Callable[["FlatUnit"], object]
 
 
 class FlatUnit:
-    """`shard` is this rank's part of `full`, as a view: who writes one, writes the other."""
+    """`shard` is a view of this rank's part of `full`: writing to one writes to the other."""
 
     def __init__(self, module: nn.Module, group: Group) -> None:
         self.module, self.group = module, group
@@ -43,7 +43,7 @@ class FlatUnit:
         return flat
 
     def when_complete(self, action: Action) -> None:
-        """`action(self)` at the moment when a backward has made the last of its gradients."""
+        """Calls `action(self)` once a backward has computed the last of its gradients."""
         missing = set(self.parameters)
 
         def arrived(parameter: nn.Parameter) -> None:
@@ -56,8 +56,8 @@ class FlatUnit:
             parameter.register_post_accumulate_grad_hook(arrived)
 
     def watch(self, before_forward: Action, after_forward: Action, before_backward: Action) -> None:
-        """Calls them with this unit as its module runs; `before_backward` when the gradient of the
-        output is there."""
+        """Calls each with this unit as its module runs; `before_backward` once the gradient of the
+        output is known."""
 
         def left(module: nn.Module, inputs: tuple, output: Tensor) -> None:
             after_forward(self)

@@ -1,18 +1,18 @@
-"""ZeRO: data parallelism whose ranks stop keeping copies of what only one of them has to update.
+"""ZeRO: data parallelism without redundant copies: each rank keeps only the state it updates.
 
-P parameters, N ranks; bytes a rank holds, in mixed precision (bfloat16, AdamW in float32), and when
-all is float32; what it sends, in units of P elements:
+P parameters, N ranks; bytes held per rank, in mixed precision (bfloat16, AdamW in float32) and all
+in float32; traffic sent, in units of P elements:
 
                                     mixed           float32      sends
     DDP                             16 P            16 P         2     all-reduce
     stage 1  optimizer state        4 P + 12 P/N    8 P + 8 P/N  2     reduce-scatter, all-gather
     stage 2  and gradients          2 P + 14 P/N    4 P + 12 P/N 2     the same
-    stage 3  and parameters         16 P/N          16 P/N       3     and a gather more: stage_3.py
+    stage 3  and parameters         16 P/N          16 P/N       3     one gather more: stage_3.py
 
     compute   |- backward 3 -|- backward 2 -|- backward 1 -|·|- step 3 -|- step 2 -|- step 1 -|·|
     link                     |-- reduce 3 --|-- reduce 2 --|-|          |gather 3  |gather 2  |-|
 
-Stages 1 and 2 stand here, and the base that stage 3 shares with them: when a unit's gradients are
+This file has stages 1 and 2, and the base shared with stage 3: when a unit's gradients are
 reduced, and who sees them. Paper: Rajbhandari et al. 2020, "ZeRO", table 1 (stage 3 keeps float32
 shards and no bfloat16 ones: 14 P/N). Lab: e03. Shapes: S elements of a unit (unit.py)  N ranks.
 """
@@ -44,14 +44,14 @@ from minitrain.training.loop import Peers
 class Sharded(nn.Module):
     """The base of all stages: units whose gradients are reduced to shards while backward runs.
 
-    A hook moves each gradient into its unit; when a unit has all, and all units before it are on
-    their way, its reduce-scatter starts. At most two units hold gradients in full: one fills, one
-    is sent. Units leave in the same order on every rank, whatever the order of the hooks.
-    `parameters()` are this rank's pieces, and those an optimizer takes, torch's own or ours
+    A hook moves each gradient into its unit; once a unit has all, and all earlier units are in
+    flight, its reduce-scatter starts. At most two units hold gradients in full: one fills, one is
+    sent. Units are sent in the same order on every rank, whatever the order of the hooks.
+    `parameters()` are this rank's pieces; pass these to the optimizer, torch's own or ours
     (optimizer.py); the model's own have no `.grad`. A trained parameter that no rank has used gets
-    a gradient of zeros, as in ddp.py, by which AdamW still decays it (FSDP2 leaves it alone): to
-    know it from one that only this rank has not used, the ranks would have to ask one another.
-    Freeze it before wrapping, or give it a group without weight decay.
+    a zero gradient, as in ddp.py, so AdamW still decays it (FSDP2 leaves it alone): telling it from
+    one that only this rank has not used would need communication.
+    Freeze it before wrapping, or put it in a group without weight decay.
     """
 
     def __init__(self, model: nn.Module, group: Group, units: Sequence[Unit], stage: int) -> None:
@@ -67,15 +67,15 @@ class Sharded(nn.Module):
         self.trains = {p: p.requires_grad for p in model.parameters()}
         self.order = self.trained  # in which units are reduced
         self.synchronize = True
-        self.unfinished = False  # a backward is due whose gradients must be reduced
+        self.unfinished = False  # a backward is pending whose gradients must be reduced
         self.unsent = False  # a backward under no_sync has left gradients on this rank
         self.in_backward = False
         self.issued = 0  # reduce-scatters started
         self.held = False  # all units stay gathered
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._accumulated)
-        self.known_optimizers: weakref.WeakSet = weakref.WeakSet()  # found element-wise
-        self.own_optimizers: weakref.WeakSet = weakref.WeakSet()  # which do all this themselves
+        self.known_optimizers: weakref.WeakSet = weakref.WeakSet()  # checked to be element-wise
+        self.own_optimizers: weakref.WeakSet = weakref.WeakSet()  # ours, which do all this
         self._follow_steps()
 
     def named_parameters(
@@ -83,7 +83,7 @@ class Sharded(nn.Module):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """This rank's pieces, under the names that DDP gives: "module.embed.weight".
 
-        What was frozen before wrapping, stages 1 and 2 leave as it is.
+        Stages 1 and 2 leave parameters frozen before wrapping as they are.
         """
         inside = f"{prefix}.module" if prefix else "module"
         for name, parameter in self.module.named_parameters(inside, recurse, remove_duplicate):
@@ -105,9 +105,9 @@ class Sharded(nn.Module):
             self.synchronize = before
 
     def finish(self) -> None:
-        """Reduces what is left and waits. The end of backward calls it, and a second call is free.
+        """Reduces the remaining units and waits. Backward calls it; calling it again is free.
 
-        Call it yourself where a rank may have no gradient at all.
+        Call it yourself if a rank may have no gradient at all.
         """
         if self.synchronize and self.unfinished:
             for unit in self.order:
@@ -123,7 +123,7 @@ class Sharded(nn.Module):
     @contextmanager
     def gathered(self) -> Iterator[nn.Module]:
         """Makes the model whole inside the block: to generate, to print, to save. All ranks enter
-        it together, and what they write to its weights, the same on all, stays."""
+        together; what they write to its weights must be the same on all, and is kept."""
         if self.held:
             yield self.module
             return
@@ -143,7 +143,7 @@ class Sharded(nn.Module):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scales all ranks' gradients by one factor to the length `max_norm`; returns that before.
+        """Scales all ranks' gradients by one factor to norm `max_norm`; returns the old norm.
 
         The shards do not overlap, so every element counts once.
         """
@@ -158,19 +158,19 @@ class Sharded(nn.Module):
         self.unsent = False
 
     def peers(self) -> Peers:
-        """For `train_step`: each microbatch is reduced as it ends, in stage 1 only the last one."""
+        """For `train_step`: reduces after each microbatch, in stage 1 only after the last one."""
         no_sync = self.no_sync if self.stage == 1 else nullcontext
         clip = lambda _, limit: self.clip_grad_norm_(limit)  # noqa: E731
         return Peers(self.group.size, self.group.all_reduce, self.finish, no_sync, clip)
 
     def check_step(self) -> None:
-        """Raises InputError where a step would omit gradients, or move parameters frozen since."""
+        """Raises InputError if a step would omit gradients, or update parameters frozen since."""
         if self.unsent:
             raise InputError(
                 "every microbatch was under no_sync, so that no rank has seen the others' "
                 "gradients: leave the last one out of it"
             )
-        with torch._C.DisableTorchFunctionSubclass():  # a freed weight takes longer to answer
+        with torch._C.DisableTorchFunctionSubclass():  # a freed weight answers more slowly
             changed = [p for p, trains in self.trains.items() if p.requires_grad != trains]
         if changed:
             raise InputError(
@@ -179,7 +179,7 @@ class Sharded(nn.Module):
             )
 
     def updated(self, unit: Unit) -> None:
-        """Follows a move of the unit's shard: in stages 1 and 2 it is sent to all ranks at once."""
+        """Called after the unit's shard changed: stages 1 and 2 send it to all ranks at once."""
         unit.free()
         if self.stage < 3 or self.held:
             unit.start_gather()
@@ -192,7 +192,7 @@ class Sharded(nn.Module):
         self.updated(unit)
 
     def settle(self) -> None:
-        """Waits after a step until all sent shards have arrived."""
+        """Waits after a step until all shards in flight have arrived."""
         for unit in self.units:
             if self.stage < 3 or self.held:
                 unit.gather()
@@ -220,8 +220,8 @@ class Sharded(nn.Module):
     # ---- torch's own optimizers, on the pieces ----
 
     def _follow_steps(self) -> None:
-        """Has torch call `_before_step` and `_after_step` around every optimizer's `step`, for as
-        long as this wrapper lives."""
+        """Registers `_before_step` and `_after_step` around every torch optimizer's `step`, for the
+        lifetime of this wrapper."""
         for register, method in (
             (register_optimizer_step_pre_hook, Sharded._before_step),
             (register_optimizer_step_post_hook, Sharded._after_step),
@@ -230,7 +230,7 @@ class Sharded(nn.Module):
             weakref.finalize(self, handle.remove)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raises InputError for an optimizer that would move nothing, or move it wrongly."""
+        """Raises InputError for an optimizer that would update nothing, or update it wrongly."""
         parameters = _parameters(optimizer)
         if not parameters.isdisjoint(self.piece_of):
             raise InputError(
@@ -245,7 +245,7 @@ class Sharded(nn.Module):
             self.known_optimizers.add(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Sends the shards that have moved to the other ranks."""
+        """Sends the updated shards to the other ranks."""
         moved = _parameters(optimizer)
         for unit in self.trained:
             if any(piece.weight in moved for piece in unit.pieces.values()):
@@ -278,9 +278,9 @@ class Zero(Sharded):
     """Stages 1 and 2: the parameters stay whole. A model in bfloat16 gets float32 shards.
 
     Both reduce alike; stage 1 keeps the buffers of all gradients, so that microbatches under
-    `no_sync` cost it nothing, and stage 2 frees each as soon as its part is with its owner: two are
-    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25. Freeze
-    before wrapping what no forward uses, or AdamW decays it (`Sharded` says why).
+    `no_sync` cost no extra memory, and stage 2 frees each once its owner has its part: two are
+    held at a time. By default a bucket is an eighth of the model, from 2 MB to DDP's 25. Before
+    wrapping, freeze what no forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Zero(Sharded):
         return super().forward(*inputs, **named_inputs)
 
     def _loaded(self, model: nn.Module, keys: Any) -> None:
-        """`model.load_state_dict` has written the parameters: the shards follow."""
+        """Updates the shards after `model.load_state_dict` has written the parameters."""
         for unit in self.units:
             unit.keep_changes()
 
@@ -337,12 +337,12 @@ def global_norm(group: Group, units: Sequence[Unit], parameters: Sequence[nn.Par
 
         ||g|| = norm over parameters of sqrt(n_0² + … + n_(N-1)²)    n_c: the norm of its c-th rows
 
-    In float32 the order of a sum changes its last digits, by one of which all weights then differ.
-    So the terms are FSDP2's: n_c is of the rows that it would keep on rank c (a parameter's rows
-    are dealt evenly), though a flat shard ends elsewhere. Rows that lie across a border of shards
-    go to the rank where they end: at most N-1 times a unit, each time less than 1/N of a parameter.
-    All the rest is one all-reduce of 4 bytes a parameter. On two ranks the result is FSDP2's bit
-    for bit. Source: torch.nn.utils.clip_grad_norm_ over DTensors, torch 2.13.
+    In float32 the order of a sum changes its last digits, and a different last digit changes all
+    weights. So the terms are FSDP2's: n_c covers the rows that FSDP2 would keep on rank c (a
+    parameter's rows are split evenly), though a flat shard ends elsewhere. Rows across a shard
+    boundary go to the rank where they end: at most N-1 times a unit, each less than 1/N of a
+    parameter. The rest is one all-reduce of 4 bytes a parameter. On two ranks the result is FSDP2's
+    bit for bit. Source: torch.nn.utils.clip_grad_norm_ over DTensors, torch 2.13.
     """
     index = {parameter: i for i, parameter in enumerate(parameters)}
     squares = units[0].shard.new_zeros(len(parameters))
@@ -358,13 +358,13 @@ def global_norm(group: Group, units: Sequence[Unit], parameters: Sequence[nn.Par
 
 
 def chunks(group: Group, unit: Unit) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    """(parameter, the gradient of its c-th rows) for all of those that end in this shard."""
+    """(parameter, the gradient of its c-th rows), for all rows that end in this shard."""
     works, length = [], unit.shard.numel()
     for parameter, place in unit.places.items():
         size = rows_each(parameter, group.size)
         for low in range(place.start, place.stop, size):
             high = min(low + size, place.stop)
-            first, last = low // length, (high - 1) // length  # the ranks that have something of it
+            first, last = low // length, (high - 1) // length  # the ranks that hold part of it
             if not first <= group.rank <= last:
                 continue
             mine = unit.gradient[max(low - unit.mine.start, 0) : high - unit.mine.start]
@@ -382,6 +382,6 @@ def chunks(group: Group, unit: Unit) -> Iterator[tuple[nn.Parameter, Tensor]]:
 
 
 def rows_each(parameter: nn.Parameter, ranks: int) -> int:
-    """Elements of the rows that FSDP2 gives each rank but the last: torch.chunk's, of dim 0."""
+    """Elements of the rows that FSDP2 puts on each rank but the last: torch.chunk along dim 0."""
     rows = max(1, parameter.shape[0]) if parameter.ndim else 1
     return max(1, -(-rows // ranks) * (parameter.numel() // rows))

@@ -5,11 +5,11 @@
     full     1 2            2 3              2 1            1
 
 A unit is gathered before its forward and freed after it, gathered again before its backward, and
-freed when the next one's begins; that one, in the order of the last step, is already on its way.
-The forward's last unit, the backward's first, stays. Held: 16 P/N and at most two units; sent: at
-most 3(N-1)/N·P elements a step, DDP's 2 and half as much.
+freed when the next unit's begins; that one, predicted from the last step, is already in flight.
+The last unit of the forward is the first of the backward, and stays. Held: 16 P/N and at most two
+units; sent: at most 3(N-1)/N·P elements a step, half as much again as DDP's 2.
 Recomputation gathers again by itself: with `use_reentrant=False` the gradient of a unit's output
-comes before what the unit saved is asked for. Every rank must run the same units in one order.
+arrives before its saved tensors are used. Every rank must run the same units in one order.
 Papers: Rajbhandari et al. 2020; Zhao et al. 2023, "PyTorch FSDP". Lab: e03.
 """
 
@@ -35,10 +35,10 @@ from minitrain.ranks.group import Group
 class Zero3(Sharded):
     """`units` are modules (default: `blocks_of(model)`); the root's unit has all else.
 
-    The root's unit, and with it what several units use (tied weights), is there from the start of
-    the forward to the end of the backward. Shards are float32 or wider; `compute_dtype` is what
-    the modules see, `reduce_dtype` how gradients travel and add up. Freeze before wrapping what no
-    forward uses, or AdamW decays it (`Sharded` says why).
+    The root's unit, which includes what several units use (tied weights), stays gathered from the
+    start of the forward to the end of the backward. Shards are float32 or wider; modules compute in
+    `compute_dtype`, gradients are sent and summed in `reduce_dtype`. Before wrapping, freeze what
+    no forward uses, or AdamW decays it (`Sharded` says why).
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Zero3(Sharded):
         super().__init__(model, group, [u for units in self.units_of.values() for u in units], 3)
         self.prefetch, self.compute_dtype = prefetch, compute_dtype
         self.next = dict(zip([None, *modules], [*modules, None]))  # None: the start, the end
-        self.last: nn.Module | None = None  # that this forward has called
-        self.trail: list[nn.Module] = []  # called, and their backward is still to come
+        self.last: nn.Module | None = None  # called last in this forward
+        self.trail: list[nn.Module] = []  # called, with their backward pending
         self.open: nn.Module | None = None  # in its backward
         for module in modules:
             module.register_forward_pre_hook(self._before_forward)
@@ -124,9 +124,9 @@ class Zero3(Sharded):
         self._gather(self.module)
 
     def _before_backward(self, module: nn.Module, gradient: Tensor) -> None:
-        """Runs when an output's gradient is there: this unit's nodes come next, none of the last.
+        """Runs once an output's gradient is known: this unit's nodes come next, none of the last.
 
-        Autograd runs what was made last first, and of a unit open until now nothing is left.
+        Autograd runs the newest nodes first, so the unit open until now has none left.
         """
         self._begin_backward()
         if module is self.open:
@@ -141,10 +141,10 @@ class Zero3(Sharded):
             self._prefetch(*self.trail[-1:])
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
-        """At a unit's first gradient the last unit's are sent; at half of them the next is fetched.
+        """A unit's first gradient sends the previous unit's; at half of them the next is fetched.
 
-        At the first one the peak would be 6% higher (bench zero, 1M; 3% at 10M), for activations
-        are still held; at the last no lower, and there would be nothing left to hide it behind.
+        Fetching at the first raises the peak by 6% (bench zero, 1M; 3% at 10M), as activations are
+        still held; at the last it saves no memory, and nothing is left to hide it behind.
         """
         unit = self.unit_of[parameter]
         if self.issued and len(unit.missing) == len(unit.places):
@@ -154,7 +154,7 @@ class Zero3(Sharded):
         super()._accumulated(parameter)
 
     def _order(self) -> list[Unit]:
-        """The units in order of reduction: as their backwards end, the root's after all called."""
+        """The units in order of reduction: as their backwards end, the root's last."""
         modules = dict.fromkeys([*self.trail[::-1], self.module, *self.units_of])
         return [unit for module in modules for unit in self.units_of[module] if unit.trains]
 
@@ -175,7 +175,7 @@ class Zero3(Sharded):
 
 
 def modules_in(model: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
-    """`units`, each once; raises InputError where one is not a module of the model."""
+    """`units`, each once; raises InputError if one is not a module of the model."""
     inside = set(model.modules())
     for unit in units:
         if unit not in inside:
@@ -189,7 +189,7 @@ def modules_in(model: nn.Module, units: Sequence[nn.Module]) -> list[nn.Module]:
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The layers in the model's outermost module lists, which FSDP2's users wrap by hand.
 
-    ModuleLists, or where there are none, Sequentials; each of their modules that has parameters.
+    ModuleLists, or else Sequentials; each of their modules that has parameters.
     """
     for kind in (nn.ModuleList, nn.Sequential):
         lists = [module for module in model.modules() if isinstance(module, kind)]
@@ -207,9 +207,9 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def split(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> dict[nn.Module, list[dict[str, nn.Parameter]]]:
-    """For each module and for the root: its parameters by name, those alike in one dictionary.
+    """For each module and for the root: its parameters by name, one dictionary per kind.
 
-    A parameter that is used outside its module too is the root's.
+    A parameter also used outside its module goes to the root.
     """
     home: dict[nn.Module, nn.Module] = {}
     for unit in modules:

@@ -1,15 +1,15 @@
-"""The state of a sharded model: in one piece again under the model's own names, or rank by rank.
+"""The state of a sharded model: whole, under the model's own names, or rank by rank.
 
-    state = full_state_dict(zero, root=0)        # on rank 0; AutoModel and torch.load know it
-    load_full_state_dict(zero, state, root=0)    # each rank takes its part of rank 0's
+    state = full_state_dict(zero, root=0)        # on rank 0; for AutoModel and torch.load
+    load_full_state_dict(zero, state, root=0)    # each rank takes its part from rank 0
 
-Collective, and one unit at a time: beside the result a rank holds one unit, S elements. A run
-resumes from a checkpoint that has the optimizer's state too, and for which nothing is gathered:
+Collective, one unit at a time: besides the result a rank holds one unit, S elements. To resume a
+run, use a checkpoint that has the optimizer's state too; it gathers nothing:
 
     save_checkpoint(run, TrainState(zero, optimizer, loader), ranks=…, layout=zero_layout(zero))
     load_checkpoint(run, …, layout=zero_layout(zero))     other N, other stage, or one process
 
-There every rank saves its own pieces, 12 P/N bytes with AdamW, and any number of ranks reads them.
+Every rank saves its own pieces, 12 P/N bytes with AdamW, and any number of ranks can read them.
 A piece is a run of a flattened parameter's elements, which is a few boxes of the parameter
 (reliability/checkpoint/placement). Labs: e03, e12.
 """
@@ -30,11 +30,11 @@ from minitrain.training.state import TrainState
 
 @torch.no_grad()
 def full_state_dict(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
-    """`state_dict()` as the model would give it unwrapped, weights in the dtype of their shards.
+    """`state_dict()` as of the unwrapped model, weights in the dtype of their shards.
 
-    On every rank, or on rank `root` and {} on the others. Buffers are alike when a model is wrapped
-    and each rank's own from then on: those that a forward writes (BatchNorm's) differ, and each
-    rank gives its own.
+    On every rank, or on rank `root` and {} on the others. Buffers are equal when a model is wrapped
+    and local to each rank from then on: those that a forward writes (BatchNorm's) differ, and each
+    rank returns its own.
     """
     mine, whole = root in (None, zero.group.rank), {}
     for unit in zero.units:
@@ -65,9 +65,9 @@ def full_gradients(zero: Sharded, root: int | None = None) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | None = None) -> None:
-    """Every rank copies its part of `state`, or of what rank `root` has and sends the others.
+    """Every rank copies its part of `state`, or of rank `root`'s, which is broadcast.
 
-    Buffers too: from one `root` they are alike again on all ranks.
+    Buffers too: with `root` they are equal on all ranks again.
     """
     mine, group = root in (None, zero.group.rank), zero.group
     if mine:
@@ -106,8 +106,8 @@ def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
 
 
 def uncut(zero: Sharded) -> dict[str, Tensor]:
-    """The entries of a state dict that are not sharded: buffers, and in stages 1 and 2 what was
-    frozen before wrapping."""
+    """The unsharded entries of a state dict: buffers, and in stages 1 and 2 parameters frozen
+    before wrapping."""
     known = zero.module.state_dict(keep_vars=True)
     return {name: tensor for name, tensor in known.items() if tensor not in zero.piece_of}
 
@@ -118,7 +118,7 @@ def uncut(zero: Sharded) -> dict[str, Tensor]:
 def zero_layout(zero: Sharded) -> Layout:
     """The layout of a state whose model is `zero` and whose optimizer updates its pieces.
 
-    Buffers, and what stages 1 and 2 leave uncut, rank 0 writes. Frozen pieces are weights too.
+    Rank 0 writes buffers, and what stages 1 and 2 leave unsharded. Frozen pieces are weights too.
     """
 
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
@@ -152,7 +152,7 @@ def _arrive(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _settle(zero: Sharded) -> None:
-    """The pieces are others now, and the gathered parameters must follow."""
+    """Updates the gathered parameters after their pieces have changed."""
     for unit in zero.units:
         unit.free()
         unit.depart()

@@ -1,13 +1,13 @@
-"""A unit of ZeRO: parameters side by side in one flat tensor, of which each of N ranks owns 1/N.
+"""A unit of ZeRO: parameters in one flat tensor, of which each of N ranks owns 1/N.
 
-    full      | embed ........ | norm | q ............ | k ........ |pad|     (S,) computes with it
-    shard     |    rank 0    |    rank 1    |    rank 2    |    rank 3    |   (S/N,) is updated
+    full      | embed ........ | norm | q ............ | k ........ |pad|     (S,) for compute
+    shard     |    rank 0    |    rank 1    |    rank 2    |    rank 3    |   (S/N,) for updates
     pieces         embed      embed|norm|q         q           q | k
 
-A parameter is a view of `full`, a *piece* is what one rank's shard has of one parameter: the
-optimizer gets the pieces, and so keeps 1/N of its state, each with its own weight decay. Where
-`full` leaves memory, its storage shrinks to 0 bytes and the parameters, and what autograd saved of
-them, stay the same objects: when the storage is filled again, all of them are there again.
+A parameter is a view of `full`; a *piece* is the part of one parameter in one rank's shard. The
+optimizer gets the pieces, each with its own weight decay, and so keeps 1/N of its state. To free
+`full`, its storage shrinks to 0 bytes; the parameters, and what autograd saved of them, stay the
+same objects: when the storage is filled again, all have their values again.
 Bytes a parameter: `full` 2 or 4, its gradients as much; the shard 4/N, AdamW's state 8/N. Lab: e03.
 """
 
@@ -30,7 +30,7 @@ from minitrain.ranks.group import Group
 class Piece:
     """Elements start … start + n of a parameter, as a view of this rank's shard; n may be 0.
 
-    It has as many dimensions as the parameter, by which users tell what decays from what does not.
+    It has as many dimensions as the parameter, by which users decide on weight decay.
     """
 
     weight: nn.Parameter  # (1, …, 1, n)
@@ -41,7 +41,7 @@ class Piece:
 class Unit:
     """`parameters` (name -> parameter) are of one dtype, all trained or all frozen.
 
-    In stages 1 and 2 `full` stays in memory, and in stage 1 the gradients in full do.
+    In stages 1 and 2 `full` stays in memory; in stage 1 so do the full gradients.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Unit:
         self.pieces: dict[str, Piece] = {}
         self.gradients: Tensor | None = None  # (S,) of this rank's backwards
         self.gradient: Tensor | None = None  # (S/N,) averaged over ranks, summed over microbatches
-        self.written: set[nn.Parameter] = set()  # whose place in `gradients` holds something
+        self.written: set[nn.Parameter] = set()  # those with a value in `gradients`
         self.shard_shelf, self.gradient_shelf = Shelf(), Shelf()  # in memory, until offloaded
-        self.shown = False  # as the pieces' `.grad`
-        self.takes_turns = False  # `gradient` keeps its dtype until the optimizer comes to the unit
+        self.shown = False  # is set as the pieces' `.grad`
+        self.takes_turns = False  # `gradient` keeps its dtype until the optimizer reaches the unit
         self._reduced: Callable[[], Tensor] | None = None
-        self._arrived: Callable[[], object] | None = lambda: None  # gathered, or on its way
+        self._arrived: Callable[[], object] | None = lambda: None  # gathered, or in flight
         self._flatten()
         self.reset()
         if stage == 3:
@@ -95,7 +95,7 @@ class Unit:
             self._cut(name, place)
 
     def _cut(self, name: str, place: slice) -> None:
-        """The piece that this rank owns of the parameter: on all ranks one, so that optimizers
+        """Makes this rank's piece of the parameter: exactly one on every rank, so that optimizers
         have the same groups everywhere."""
         mine = self.mine
         low, high = (min(max(x, mine.start), mine.stop) for x in (place.start, place.stop))
@@ -107,7 +107,7 @@ class Unit:
     # ---- parameters: gathered, used, freed ----
 
     def start_gather(self) -> None:
-        """Starts gathering the shards into `full`; no effect where that is under way or done."""
+        """Starts gathering the shards into `full`; does nothing if that is started or done."""
         if self._arrived is not None:
             return
         self.full.untyped_storage().resize_(self.full.nbytes)
@@ -125,7 +125,7 @@ class Unit:
             parameter.__class__ = WholeWeight
 
     def free(self) -> None:
-        """Marks `full` as out of date; in stage 3 it gives its memory back."""
+        """Marks `full` as out of date; stage 3 frees its memory."""
         if self._arrived is not None:
             self._arrived()  # even if unused: the others have sent their parts
         self._arrived = None
@@ -135,12 +135,12 @@ class Unit:
                 parameter.__class__ = FreedWeight
 
     def together(self, part: Tensor) -> Tensor:
-        """(S/N,) of each rank -> (S,), a new tensor on every rank."""
+        """(S/N,) from each rank -> (S,), a new tensor on every rank."""
         return self.group.all_gather(part.new_empty(self.padding.stop), part.contiguous())
 
     @torch.no_grad()
     def keep_changes(self) -> None:
-        """Writes changes of the gathered parameters back to the shard; all other elements keep
+        """Writes changes of the gathered parameters back to the shard; unchanged elements keep
         their exact values."""
         self.check_place()
         self.shard_shelf.get()
@@ -149,7 +149,7 @@ class Unit:
         self.shard_shelf.put([self.shard])
 
     def check_place(self) -> None:
-        """Raises InputError where `model.to(…)` has moved the parameters out of `full`."""
+        """Raises InputError if `model.to(…)` has moved the parameters out of `full`."""
         if next(iter(self.places)).data_ptr() != self.full.data_ptr():
             raise InputError(
                 "the model was moved or cast after it was wrapped, and ZeRO no longer knows where "
@@ -185,8 +185,8 @@ class Unit:
         """Starts the reduction to the owners; parameters that no microbatch used count as zero
         gradients.
 
-        The gradients move into `gradients` only now, when the activations of the unit have gone:
-        as each came, the peak was 10% higher in stages 1 and 2 (bench zero, 1M).
+        The gradients move into `gradients` only now, once the activations of the unit are freed:
+        moving each on arrival raised the peak by 10% in stages 1 and 2 (bench zero, 1M).
         """
         for parameter, place in self.places.items():
             if gradient_of(parameter) is not None:
@@ -266,6 +266,6 @@ class Unit:
         self.gradient_shelf.get()
 
     def depart(self) -> None:
-        """Puts the shard away after the optimizer has moved it, and drops the gradient."""
+        """Offloads the shard after the optimizer has updated it, and drops the gradient."""
         self.shard_shelf.put([self.shard])
         self.gradient_shelf.drop()

@@ -1,15 +1,15 @@
-"""A checkpoint written beside the training, which hardly waits for it.
+"""Asynchronous checkpoints, written beside the training, which hardly waits for them.
 
     training   save() | forward, backward of the next step | optimizer.step |  forward, backward …
     beside            | copy ............... | write, flush, vote, commit ......................|
                                             ▲
-              only optimizer.step changes what is copied: it waits until the copy is made
+              only optimizer.step changes the copied tensors: it waits until the copy is made
 
-Between two optimizer steps weights and state lie still, so even the copy needs no pause: what does
-change in between (buffers, generators, counts) is small, and copied at once. One save at a time: a
-second waits for the first. An error of the writer is raised at the next call, on every rank.
-Cost: a second 12 bytes a parameter of CPU memory. Paper: DataStates-LLM (Maurya et al. 2024, arXiv
-2406.10707); the copy in one piece before it: CheckFreq (Mohan et al., FAST 2021). Lab: e12.
+Between two optimizer steps weights and state do not change, so even the copy needs no pause; what
+does change in between (buffers, generators, counts) is small, and copied at once. One save at a
+time: a second waits for the first. A writer's error is raised at the next call, on every rank.
+Cost: another 12 bytes a parameter of CPU memory. Paper: DataStates-LLM (Maurya et al. 2024, arXiv
+2406.10707); earlier, with one blocking copy: CheckFreq (Mohan et al., FAST 2021). Lab: e12.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from minitrain.training.state import TrainState
 
 
 class BackgroundSaver:
-    """`save` in place of `save_checkpoint`, and `wait` at the end of the run.
+    """Use `save` in place of `save_checkpoint`, and `wait` at the end of the run.
 
-    `optimizer` moves the weights: its step and its load_state_dict wait for the copy, and so do
-    load_checkpoint and SpikeGuard, which begin with that. Call `wait_copied` before you write to
-    weights in another way. `stall_seconds`: the time that training has waited for copies and
-    saves. `after` is called on rank 0, beside the training, with each complete checkpoint: to
-    upload it.
+    `optimizer` updates the weights: its step and its load_state_dict wait for the copy, and so do
+    load_checkpoint and SpikeGuard, which call the latter first. Call `wait_copied` before you write
+    to weights in another way. `stall_seconds`: the time that training has waited for copies and
+    saves. `after` is called on rank 0, beside the training, with each complete checkpoint, for
+    example to upload it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BackgroundSaver:
             )
         self.run, self.ranks, self.keep, self.after = Path(run), ranks, keep, after
         self.layout = layout or whole_layout()
-        self.room: dict[str, Tensor] = {}  # the copies' memory, used again and again
+        self.room: dict[str, Tensor] = {}  # the copies' memory, reused
         self.stall_seconds = 0.0
         self._copied = threading.Event()
         self._copied.set()
@@ -86,8 +86,8 @@ class BackgroundSaver:
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.wait_copied())
 
     def save(self, state: TrainState, files: Mapping[str, bytes] | None = None) -> None:
-        """All ranks call it. Raises NotSaved for the save *before*, where that one failed: then
-        nothing of this one has begun, and it may be called again."""
+        """Collective. Raises NotSaved if the *previous* save failed: then nothing of this one has
+        begun, and it may be called again."""
         with self._stall(), ExitStack() as stack:
             self._join()
             error = prepare(self.run, state, self.ranks, stack)
@@ -100,14 +100,14 @@ class BackgroundSaver:
             self._writer.start()
 
     def wait_copied(self) -> None:
-        """Until weights and optimizer may change; where the copy failed, too."""
+        """Waits until weights and optimizer may change, even if the copy failed."""
         if not self._copied.is_set():
             with self._stall():
                 self._copied.wait()
 
     def wait(self) -> None:
-        """Until the last save is complete: at the end of a run. NotSaved where it is not, and on
-        rank 0 InputError where `after` failed for the last one."""
+        """Waits for the last save, at the end of a run. Raises NotSaved if it failed, and on rank 0
+        InputError if `after` failed for it."""
         with self._stall():
             self._join()
         if self._behind is not None:
@@ -148,7 +148,7 @@ class BackgroundSaver:
             self._follow_up(checkpoint)
         except NotSaved as failed:
             self._failed = failed
-        except Exception as failed:  # in a thread of its own: carried to the trainer, not lost
+        except Exception as failed:  # in its own thread: passed to the trainer, not lost
             self._failed = NotSaved(f"step {step} was not saved in {self.run}: {failed!r}")
             with suppress(OSError):  # the others must not wait for this rank
                 vote_against(self.run, step, self.ranks.rank)
@@ -156,7 +156,7 @@ class BackgroundSaver:
             print(f"{self._failed}: call wait() before the process ends", file=sys.stderr)
 
     def _follow_up(self, checkpoint: Path) -> None:
-        """On rank 0 alone, whose error the others cannot know of: so it is raised at the end."""
+        """Runs on rank 0 alone; the others cannot know of its error, so it is raised at the end."""
         made = (checkpoint / MANIFEST).stat().st_mtime_ns
         if self.ranks.rank > 0 or made == self._followed:
             return
@@ -169,7 +169,7 @@ class BackgroundSaver:
             self._behind, self._followed = None, made
 
     def _with_copies(self, what: Contents, still: bool) -> Contents:
-        """Copies in CPU memory in place of the tensors that are still, or of those that are not."""
+        """The contents with CPU copies of the tensors that are still, or else of the others."""
         tensors = {
             stem: [
                 (name, self._copy(f"{stem} {index} {name}", tensor), offsets)
@@ -190,15 +190,15 @@ class BackgroundSaver:
 
 
 def _record(what: Contents) -> torch.cuda.Event | None:
-    """A GPU may still be at work on the weights when `save` is called."""
+    """Marks the weights' state at `save`, when a GPU may still be computing them."""
     tensors = [tensor for boxes in what.tensors.values() for _, tensor, _ in boxes]
     on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
     return torch.cuda.current_stream(on_gpu[0].device).record_event() if on_gpu else None
 
 
 def _beside(event: torch.cuda.Event | None) -> AbstractContextManager:
-    """A GPU's copies on a stream of their own, once the weights are what they were at the save:
-    else they would stand in line behind the next step's kernels."""
+    """Copies on a GPU stream of their own, once the weights are as at the save: otherwise they
+    would queue behind the next step's kernels."""
     if event is None:
         return nullcontext()
     event.synchronize()

@@ -1,13 +1,13 @@
-"""Contents of a checkpoint, by name: weights, optimizer, counts, generators, place in the data.
+"""Contents of a checkpoint, by name: weights, optimizer, counts, generators, data position.
 
-    model.safetensors        weights and buffers (FP8's histories are among these)
+    model.safetensors        weights and buffers (including FP8's histories)
     optimizer.safetensors    state.NAME.exp_avg …: by parameter, so that other ranks can read it
-    optimizer.json           the settings of each parameter's group, and what is no tensor
+    optimizer.json           the settings of each parameter's group, and non-tensor state
     progress.json            step, tokens, seconds, the loss scaler; the schedule follows from these
-    extra.pt                 what else the run has, in TrainState.extra
-    rank-000.safetensors     one rank's random generators    rank-000.json   its place in the data
+    extra.pt                 other state of the run, from TrainState.extra
+    rank-000.safetensors     one rank's random generators    rank-000.json   its data position
 
-Where every rank has a part, the first three are model-000…, model-001…: one a rank. Lab: e12.
+If every rank has a part, the first three are model-000…, model-001…: one per rank. Lab: e12.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Named = Callable[[nn.Module], dict[str, Tensor]]  # a model's tensors, or views 
 class CheckpointRanks:
     """The ranks that share a checkpoint, this one's number, and a `barrier` that waits for all.
 
-    `may_change`: another number of ranks may resume, where training draws no random numbers; a rank
-    that is new then begins where rank 0 was in the data.
+    `may_change`: a different number of ranks may resume, if training draws no random numbers; a new
+    rank then starts at rank 0's position in the data.
     """
 
     rank: int = 0
@@ -56,9 +56,9 @@ Layout = Callable[[TrainState, CheckpointRanks], Placed]
 
 @dataclass(frozen=True)
 class Contents:
-    """The files of one rank: boxes of tensors, by the stem of their file's name, and other files.
+    """One rank's files: boxes of tensors, by file name without its suffix, and other files.
 
-    `still` says of a tensor whether only the optimizer's step changes it: the weights and the
+    `still` tells whether only the optimizer's step changes a tensor: true of the weights and the
     optimizer's state. Buffers and generators may change in the next forward.
     """
 
@@ -70,7 +70,7 @@ class Contents:
 
 
 def own_names(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers under their own names; a tied one under its first."""
+    """Parameters and buffers by their own names; a tied one by its first name."""
     found: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
@@ -82,10 +82,10 @@ def own_names(model: nn.Module) -> dict[str, Tensor]:
 
 
 def whole_layout(named: Named = own_names) -> Layout:
-    """Every rank has all of the model, under the names that `named` gives; rank 0 writes it."""
+    """The layout if every rank has the whole model, with names from `named`; rank 0 writes it."""
 
     def layout(state: TrainState, ranks: CheckpointRanks) -> Placed:
-        if state.model is None:  # the whole one was put together on another rank
+        if state.model is None:  # the whole model was assembled on another rank
             return Placed([], [])
         check_whole(state.model)
         writes = ranks.rank == 0
@@ -97,7 +97,7 @@ def whole_layout(named: Named = own_names) -> Layout:
 
 
 def check_whole(model: nn.Module) -> None:
-    """InputError where this rank has parts of the model only, which one rank alone cannot save."""
+    """Raises InputError if this rank has only parts of the model, which it cannot save alone."""
     whole = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
     parameters = list(model.parameters())
     if any(isinstance(p, DTensor) for p in parameters):
@@ -113,8 +113,8 @@ def check_whole(model: nn.Module) -> None:
 
 
 def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
-    """The optimizer's parameters by the model's own names; by their number, where it moves others
-    than the model's (a float32 copy of each)."""
+    """The optimizer's parameters by the model's names; by number if it updates others than the
+    model's (a float32 copy of each)."""
     names = {id(parameter): name for name, parameter in state.model.named_parameters()}
     moved = (p for group in state.optimizer.param_groups for p in group["params"])
     return [(names.get(id(p), str(index)), p) for index, p in enumerate(moved)]
@@ -122,7 +122,7 @@ def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
 
 def _only_moved(state: TrainState) -> dict[str, Tensor]:
     """Parameters of the optimizer that are not the model's, such as a loss's temperature; the
-    masters of MasterWeights lie in its state."""
+    masters of MasterWeights are in its state."""
     own = {id(p) for p in (*state.model.parameters(), *getattr(state.optimizer, "masters", ()))}
     return {f"optimizer.{n}": p.detach() for n, p in _moved(state) if id(p) not in own}
 
@@ -156,7 +156,7 @@ def contents(
 
 
 def check_files(extra: Mapping[str, bytes]) -> None:
-    """Refuses names of the checkpoint's own files and ones outside its folder, on every rank."""
+    """Refuses, on every rank, names of the checkpoint's own files and paths outside its folder."""
     for name, data in extra.items():
         own = name in OWN_FILES or re.fullmatch(r"(rank-|optimizer).*\.json|.*\.safetensors", name)
         if not name or own or Path(name).name != name or not isinstance(data, bytes):
@@ -167,7 +167,7 @@ def check_files(extra: Mapping[str, bytes]) -> None:
 
 
 def extra_states(extra: dict[str, Any]) -> dict[str, Any]:
-    """The state_dict of each extra object; a dict is its own."""
+    """The state_dict of each extra object; a dict is its own state."""
     states = {}
     for name, value in extra.items():
         if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
@@ -207,7 +207,7 @@ def read_extra(data: bytes) -> dict[str, Any]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """The same for a parameter and all views of it."""
+    """A key that is equal for a parameter and all views of it."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -217,7 +217,7 @@ def _owned(place: Place, tensor: Tensor) -> Iterator[Box]:
 
 
 def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
-    """A state_dict, as boxes named state.NAME.KIND, and the rest by the parameters' names."""
+    """Splits a state_dict into boxes named state.NAME.KIND, and the rest by parameter name."""
     boxes, plain = [], {}
     for index, values in kept["state"].items():
         place = places[index]
@@ -240,7 +240,7 @@ def _optimizer(kept: dict, places: list[Place]) -> tuple[list[Box], dict]:
 
 
 def _groups(groups: list[dict], places: list[Place]) -> list[dict]:
-    """Settings, and the names of their parameters."""
+    """Each group's settings, and the names of its parameters."""
     plain = (
         {k: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for k, v in group.items()}
         for group in groups
@@ -259,7 +259,7 @@ def _json(content: Any, name: str) -> bytes:
 
 
 def _own(loader: Any, name: str) -> tuple[list[Box], bytes]:
-    """The state of this rank alone: its generators, and its loader's place."""
+    """The state of this rank alone: its generators, and its loader's position."""
     if not hasattr(loader, "state_dict"):
         raise InputError(
             f"the loader is a {type(loader).__name__} without state_dict, so that a resumed run "

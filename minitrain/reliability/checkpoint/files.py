@@ -1,14 +1,14 @@
-"""Durable writes: files that are on the disk when the call returns, with their CRC-32s.
+"""Durable writes: files that are on disk when the call returns, with their CRC-32s.
 
-    write   | block 0 | block 1 | block 2 | fsync       one thread writes and one adds up, so that
+    write   | block 0 | block 1 | block 2 | fsync       one thread writes and another sums, so that
     CRC-32    | block 0 | block 1 | block 2 |           a checksum costs no second pass
 
-A CRC-32 misses one damage in four billion, at twice the speed of SHA-256 (2.4 and 1.2 GB/s seen on
-one core), which is a disk's: it guards against accidents, not against an enemy.
+A CRC-32 misses one corruption in four billion, at twice the speed of SHA-256 (2.4 and 1.2 GB/s on
+one core), about that of a disk: it guards against accidents, not against an attacker.
 
 A file of tensors is a safetensors file: 8 bytes of length, a JSON header, the bytes. The header has
 the offsets of each box in its whole tensor, under torch.distributed.checkpoint's keys. Reading one
-runs no code. Cost: no copy of a tensor in CPU memory that is contiguous. Lab: e12.
+runs no code. Contiguous CPU tensors are written without a copy. Lab: e12.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from minitrain.errors import InputError
 from minitrain.reliability.checkpoint.placement import Shape
 
-BLOCK = 4 * 2**20  # bytes: small enough that the hash finds it in the processor's cache
+BLOCK = 4 * 2**20  # bytes: small enough to be still in the cache when hashed
 SHARDING, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"  # torch's hf_storage reads these
 DTYPES = {
     torch.float64: "F64",
@@ -44,17 +44,17 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-Box = tuple[str, Tensor, Shape]  # the whole one's name, the elements that are here, where they lie
+Box = tuple[str, Tensor, Shape]  # the whole tensor's name, the elements held here, their offsets
 Checksums = dict[str, str]  # file name -> its length and CRC-32, as "1048576-0a1b2c3d"
 
 
 def write_file(path: Path, content: bytes) -> str:
-    """Durable when it returns -> its checksum. OSError where the disk is full."""
+    """Writes durably -> the checksum. OSError if the disk is full."""
     return _write(path, [memoryview(content)])
 
 
 def write_tensors(path: Path, boxes: Sequence[Box]) -> str:
-    """A safetensors file of these; a name may come once -> its checksum."""
+    """Writes a safetensors file of the boxes, each name at most once -> its checksum."""
     ordered = sorted(boxes, key=lambda box: (-box[1].element_size(), box[0]))  # so all are aligned
     header, place = {}, 0
     for name, tensor, _ in ordered:
@@ -95,7 +95,7 @@ def _write(path: Path, contents: Iterable[memoryview]) -> str:
 
 
 def checksums(folder: Path, names: Sequence[str]) -> Checksums:
-    """Checksums of files on the disk, several at once. OSError where one is gone."""
+    """Checksums of files on disk, several at once. OSError if one is missing."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip(names, pool.map(lambda name: _checksum(folder / name), names)))
 
@@ -114,7 +114,7 @@ def _text(length: int, checksum: int) -> str:
 
 
 def flush_folder(folder: Path) -> None:
-    """Waits until the disk itself has the names in it."""
+    """Waits until the names in the folder are on disk."""
     if os.name == "nt":
         return  # Windows cannot open a folder, and flushes names by itself
     descriptor = os.open(folder, os.O_RDONLY)
@@ -125,7 +125,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def apart(boxes: Iterable[Box]) -> Iterator[list[Box]]:
-    """The boxes in as few lists as will do for each list to have a name once: one a file."""
+    """The boxes in as few lists as possible with no name twice in a list: one list per file."""
     rest = list(boxes)
     while rest:
         names: set[str] = set()

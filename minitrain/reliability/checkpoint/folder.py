@@ -1,22 +1,22 @@
-"""A run's checkpoints on the disk, each whole or not there, whichever process is killed when.
+"""A run's checkpoints on disk, each complete or absent, whichever process is killed at any time.
 
     runs/NAME/.step-00000120.saving/     each rank writes its files, flushes them, then its *vote*:
-                                         their checksums in a small file, or the reason why not
-             … /manifest.json            by rank 0, when all votes are there
+                                         their checksums in a small file, or that it failed
+             … /manifest.json            by rank 0, once all votes are there
     runs/NAME/step-00000120/             one atomic rename
 
-Killed at any moment, the disk holds the checkpoint before or the new one, never half of one; the
-next run clears away what a kill has left. One saver at a time writes into a folder.
+If a process is killed at any moment, the disk holds the previous checkpoint or the new one, never
+half of one; the next run removes what the kill left. One saver at a time writes into a folder.
 
-A run that has gone back comes to a step once more: its save takes the place of the older one, and
-what is newer goes, the oldest first, so that a kill finds the newest one of before or the new one:
+A run that has rolled back reaches a step again: its save replaces the older one, and later ones are
+removed, oldest first, so that after a kill the newest is the old checkpoint or the new one:
 
     step 5 10 15    back to 10, saved: 5 10' 15    15 removed: 5 10'
 
-Votes are files, not messages: a writer beside the training must not mix its messages with the
-training's. Which ones stay: the newest to resume from, and now and then one to go back to. Runs
-have gone back by hundreds of steps after a loss spike (PaLM, arXiv 2204.02311, section 5.1), and a
-silent corruption is found late: the newest two alone are then no help. Lab: e12.
+Votes are files, not messages: a background writer must not mix its messages with the training's.
+Retention keeps the newest to resume from, and some older ones to roll back to. Runs have gone back
+by hundreds of steps after a loss spike (PaLM, arXiv 2204.02311, section 5.1), and a silent
+corruption is found late: the newest two alone do not help then. Lab: e12.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from minitrain.reliability.checkpoint.files import Checksums, checksums, flush_f
 
 @dataclass(frozen=True)
 class Keep:
-    """The newest `last` stay, and each whose step is a multiple of `every`, if that is given:
+    """Keeps the newest `last`, and each whose step is a multiple of `every`, if given:
     Keep(last=2, every=100) keeps steps 100 200 … for ever, and the newest two."""
 
     last: int = 2
@@ -64,7 +64,7 @@ NEWEST_TWO = Keep()
 
 MANIFEST = "manifest.json"
 LOCK = ".saving.lock"
-STEP = re.compile(r"step-\d{8,}")  # not step-00000015-copy, which is whoever's made it
+STEP = re.compile(r"step-\d{8,}")  # not step-00000015-copy, which someone else made
 LEFT = re.compile(r"\.step-\d{8,}\.(saving|removing|given-up)")
 PATIENCE_SECONDS = 600.0  # for the slowest rank's files
 LOOK_SECONDS = 0.002
@@ -72,11 +72,11 @@ LOOK_SECONDS = 0.002
 
 class NotSaved(InputError):
     """A checkpoint that could not be written, and why. Every rank raises it for the same step. The
-    run can go on: the older ones are whole."""
+    run can continue: the older ones are complete."""
 
 
 class Taken(NotSaved):
-    """The folder is another run's, or another process writes there."""
+    """The folder belongs to another run, or another process is writing there."""
 
 
 def final_folder(run: Path, step: int) -> Path:
@@ -98,7 +98,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(path: str | os.PathLike) -> Path:
-    """`path` itself if it is a checkpoint, or a copy or a link of one; else the newest one in the
+    """`path` itself if it is a checkpoint, or a copy or link of one; else the newest one in the
     run's folder `path`."""
     path = Path(path)
     if path.is_dir() and (path.name.startswith("step-") or (path / MANIFEST).is_file()):
@@ -112,7 +112,7 @@ def newest_checkpoint(path: str | os.PathLike) -> Path:
 
 
 def verify(folder: Path) -> dict:
-    """The manifest, after every file has been found to have the checksum that it states."""
+    """Returns the manifest after checking every file against its checksum there."""
     remedy = f"remove {folder} and resume from an older step in {folder.parent}, or start a new run"
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -129,8 +129,8 @@ def verify(folder: Path) -> dict:
 
 
 def newest_whole(run: str | os.PathLike) -> Path | None:
-    """The newest checkpoint whose files have the checksums of its manifest, or None. One rank calls
-    it: damaged ones that are newer are renamed, so that the run can save these steps again."""
+    """The newest checkpoint whose files match its manifest's checksums, or None. Call it on one
+    rank: it renames newer damaged ones, so that the run can save these steps again."""
     for folder in reversed(checkpoints(run)):
         try:
             verify(folder)
@@ -146,7 +146,7 @@ def newest_whole(run: str | os.PathLike) -> Path | None:
 
 @contextlib.contextmanager
 def turn(run: Path) -> Iterator[None]:
-    """Waits until no other process or thread saves into the folder; a kill frees it."""
+    """Waits until no other process or thread saves into the folder; a kill releases the lock."""
     run.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run / LOCK, timeout=PATIENCE_SECONDS, thread_local=False)
     try:
@@ -159,13 +159,13 @@ def turn(run: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows: it goes with the release
+        with contextlib.suppress(OSError):  # Windows: the release removes it
             os.unlink(lock.lock_file)
         lock.release()
 
 
 def check_owner(run: Path, step: int, owner: str) -> None:
-    """Taken where another run than `owner` has saved this step or later ones."""
+    """Raises Taken if another run than `owner` has saved this step or later ones."""
     for path in checkpoints(run):
         if step_of(path) >= step and not _is_of(path, owner):
             raise Taken(
@@ -175,18 +175,18 @@ def check_owner(run: Path, step: int, owner: str) -> None:
 
 
 def begin(run: Path, step: int) -> None:
-    """An empty folder to write into, and nothing left of what a killed run had begun."""
+    """Makes an empty folder to write into, and removes what a killed run had begun."""
     clear_leftovers(run)
     saving_folder(run, step).mkdir(parents=True)
 
 
 def _is_of(checkpoint: Path, owner: str | None) -> bool:
-    """True if both are of the same run, or one of them does not say which it is."""
+    """True if both are of the same run, or one of them does not name its run."""
     return None in (owner, other := _manifest(checkpoint).get("run")) or other == owner
 
 
 def _manifest(checkpoint: Path) -> dict:
-    """Empty, where it cannot be read."""
+    """The manifest; empty if it cannot be read."""
     try:
         manifest = json.loads((checkpoint / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -203,13 +203,13 @@ def vote(run: Path, step: int, rank: int, files: Checksums) -> None:
 
 
 def vote_against(run: Path, step: int, rank: int) -> None:
-    """This rank could not write its part; an empty file finds room on a full disk."""
+    """Votes that this rank could not write its part; an empty file fits even on a full disk."""
     (saving_folder(run, step) / f".vote-{rank:03d}.failed").touch()
 
 
 def commit(run: Path, step: int, ranks: int, keep: Keep, owner: str | None = None) -> Path:
-    """Waits for all votes, and gives the step its name; later steps of the run are removed. After
-    OSError or NotSaved it is gone."""
+    """Waits for all votes, and gives the step its final name; later steps of the run are removed.
+    After OSError or NotSaved the step is discarded."""
     saving, final = saving_folder(run, step), final_folder(run, step)
     before = _doomed(final)
     try:
@@ -219,10 +219,10 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, owner: str | None = Non
         for path in saving.glob(".vote-*"):
             path.unlink()
         flush_folder(saving)
-        with contextlib.suppress(OSError):  # no reason to lose the new one
-            _retire(run, step, keep, owner)  # those that a kill after the rename has left add up
+        with contextlib.suppress(OSError):  # cleaning up must not lose the new one
+            _retire(run, step, keep, owner)  # else leftovers of kills after the rename add up
         if _manifest(final).get("files") == files:
-            give_up(run, step)  # to the last bit the one that is there
+            give_up(run, step)  # identical to the existing one, to the last bit
         else:
             _replace(saving, final, before)
     except BaseException:
@@ -235,7 +235,7 @@ def commit(run: Path, step: int, ranks: int, keep: Keep, owner: str | None = Non
 
 
 def forget_after(run: Path, step: int) -> None:
-    """By one rank: removes later steps, the oldest first; until the last goes, it is the newest."""
+    """Removes later steps, oldest first, so the newest stays until last; call it on one rank."""
     for path in checkpoints(run):
         if step_of(path) > step:
             _remove(path)
@@ -251,7 +251,7 @@ def _replace(saving: Path, final: Path, before: Path) -> None:
             os.rename(before, final)
         raise
     if before.exists():
-        with contextlib.suppress(OSError):  # the next save clears it away
+        with contextlib.suppress(OSError):  # the next save removes it
             _delete(before)
 
 
@@ -262,19 +262,19 @@ def _retire(run: Path, step: int, keep: Keep, owner: str | None) -> None:
 
 
 def give_up(run: Path, step: int) -> None:
-    """Renamed first: a rank that still writes must not put a file into a folder that goes."""
+    """Renames first: a rank still writing must not put a file into a folder being deleted."""
     saving = saving_folder(run, step)
     gone = saving.with_suffix(".given-up")
     try:
         os.rename(saving, gone)
     except OSError:
-        return  # there is none, or nobody may write here
+        return  # there is none, or no write permission
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def was_committed(run: Path, step: int, written: Checksums | None) -> bool:
-    """Waits until rank 0 has given the step its name, or has given it up: then the step that is
-    there, if any, is not of these files."""
+    """Waits until rank 0 has committed the step, or given it up: in that case any checkpoint of
+    that step does not match these files."""
     until = time.monotonic() + PATIENCE_SECONDS
     while saving_folder(run, step).is_dir() and time.monotonic() < until and _is_running():
         time.sleep(LOOK_SECONDS)
@@ -283,14 +283,14 @@ def was_committed(run: Path, step: int, written: Checksums | None) -> bool:
 
 
 def clear_leftovers(run: Path) -> None:
-    """Removes what a killed run has left half written or half removed."""
+    """Removes what a killed run left half written or half removed."""
     for path in run.glob(".step-*"):
         if LEFT.fullmatch(path.name):
             _delete(path)
 
 
 def _votes(saving: Path, ranks: int) -> Checksums:
-    """The files of all ranks, once each has voted."""
+    """Waits for every rank's vote; returns the files of all ranks."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = sorted(saving.glob(".vote-[0-9][0-9][0-9]"))
@@ -308,12 +308,12 @@ def _votes(saving: Path, ranks: int) -> Checksums:
 
 
 def _is_running() -> bool:
-    """False in a writer's thread when the process is about to end: no vote will be waited for."""
+    """False in a writer thread of a process about to end: it will wait for no votes."""
     return threading.main_thread().is_alive()
 
 
 def _remove(checkpoint: Path) -> None:
-    """Renamed first: a kill in between leaves no checkpoint that has lost some of its files."""
+    """Renames first, so that a kill leaves no checkpoint with only some of its files."""
     os.rename(checkpoint, doomed := _doomed(checkpoint))
     _delete(doomed)
 
@@ -323,5 +323,5 @@ def _doomed(checkpoint: Path) -> Path:
 
 
 def _delete(path: Path) -> None:
-    """A link goes, what it names stays."""
+    """Deletes a path; of a link only the link, not its target."""
     path.unlink() if path.is_symlink() else shutil.rmtree(path)

@@ -1,16 +1,16 @@
-"""Several homes for a run's state: where to go on from after a failure, the newest that is left.
+"""Multi-level checkpoints: after a failure, recovery takes the newest state that survives.
 
     level              survives                      costs            how often
     neighbour memory   a process, a node             network          every few steps
     disk               a whole job                   disk             minutes
     object store       the cluster                   wide network     hours
 
-What fails often is repaired by what is saved often. How often each: planning/goodput. Paper: SCR
-(Moody et al., SC 2010). The object store is whatever fsspec knows: s3:// and gs:// (with s3fs,
+Frequent failures are recovered from frequent saves. How often each: planning/goodput. Paper: SCR
+(Moody et al., SC 2010). The object store is any that fsspec supports: s3:// and gs:// (with s3fs,
 gcsfs), memory://, a mounted folder:
 
-    BackgroundSaver(run, …, after=partial(upload, url="s3://bucket/runs/a"))     as each is complete
-    download("s3://bucket/runs/a", run)                                          the newest, back
+    BackgroundSaver(run, …, after=partial(upload, url="s3://bucket/runs/a"))     each when complete
+    download("s3://bucket/runs/a", run)                                          fetches the newest
 
 A store has no rename: the manifest, written last, makes a folder a checkpoint. Lab: e12.
 """
@@ -49,14 +49,14 @@ def newest_of_levels(
     url: str | None = None,
     ranks: CheckpointRanks = ALONE,
 ) -> Path | None:
-    """The newest step of any level, as a whole checkpoint in the run's folder; None: begin anew.
+    """The newest step of any level, as a complete checkpoint in the run's folder; None: start anew.
 
-    All ranks call it. A damaged checkpoint on the disk is put aside. Where two levels have the same
-    step, the nearer one's is taken.
+    Collective. A damaged checkpoint on disk is renamed. If two levels have the same step, the
+    nearer one's is taken.
     """
     run = Path(run)
     if ranks.rank == 0:
-        newest_whole(run)  # puts aside what is damaged
+        newest_whole(run)  # renames damaged ones
     ranks.barrier()
     if memory is not None:
         memory.recover(run)
@@ -70,13 +70,13 @@ def newest_of_levels(
 
 
 def upload(checkpoint: str | os.PathLike, url: str, keep: Keep = NEWEST_TWO) -> None:
-    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not name, and
-    later ones where this is the run's newest: it has gone back."""
+    """Copies a complete checkpoint to url/step-…, and removes those that `keep` does not retain,
+    and any later ones if this is the run's newest: then the run has rolled back."""
     checkpoint, (there, root) = Path(checkpoint), _open(url)
     folder = f"{root}/{checkpoint.name}"
-    there.makedirs(folder, exist_ok=True)  # a store has none, a mounted folder does
+    there.makedirs(folder, exist_ok=True)  # a store has no folders, a mounted one does
     if there.exists(f"{folder}/{MANIFEST}"):
-        there.rm_file(f"{folder}/{MANIFEST}")  # of this step before the run went back
+        there.rm_file(f"{folder}/{MANIFEST}")  # of this step before the run rolled back
     names = sorted(path.name for path in checkpoint.iterdir())
     for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
         there.put_file(str(checkpoint / name), f"{folder}/{name}")
@@ -85,19 +85,19 @@ def upload(checkpoint: str | os.PathLike, url: str, keep: Keep = NEWEST_TWO) -> 
     later = [other for other in steps if is_newest and other > step]
     for step in (*later, *keep.doomed(other for other in steps if other not in later)):
         doomed = f"{root}/step-{step:08d}"
-        there.rm_file(f"{doomed}/{MANIFEST}")  # first: half of it is then no checkpoint
+        there.rm_file(f"{doomed}/{MANIFEST}")  # first: without it, the rest is no checkpoint
         there.rm(doomed, recursive=True)
 
 
 def remote_steps(url: str) -> list[int]:
-    """The steps of the complete checkpoints there, in order."""
+    """The steps of the complete checkpoints at the URL, in order."""
     there, root = _open(url)
     found = there.glob(f"{root}/step-*/{MANIFEST}")
     return sorted(int(path.split("/")[-2].removeprefix("step-")) for path in found)
 
 
 def download(url: str, run: str | os.PathLike, step: int | None = None) -> Path:
-    """The newest (or `step`) into the run's folder, checked: whole or not at all."""
+    """Fetches the newest (or `step`) into the run's folder, verified, as a whole or not at all."""
     run, (there, root) = Path(run), _open(url)
     steps = remote_steps(url)
     if not steps or step not in (None, *steps):

@@ -3,8 +3,8 @@
     stored   | rank 0 ......... | rank 1 ......... |
     wanted   | rank 0 ... | rank 1 ... | rank 2 .. |      rank 1 reads from both files
 
-Only what is wanted is read: safetensors gives slices of a tensor. Everything is checked before
-anything is changed: checksums, names, shapes, that nothing is missing. Lab: e12.
+Only the elements needed are read: safetensors gives slices of a tensor. Everything is checked
+before any change: checksums, names, shapes, and that nothing is missing. Lab: e12.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from minitrain.training.state import TrainState
 
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 Indices = tuple[slice, ...]
-Copy = tuple["StoredBox", Indices, Tensor]  # elements of the whole, and the view that they go to
+Copy = tuple["StoredBox", Indices, Tensor]  # indices in the whole, and the destination view
 
 
 def load_checkpoint(
@@ -52,7 +52,7 @@ def load_checkpoint(
 ) -> TrainState:
     """Fills `state` (and this rank's random generators) from a checkpoint, or from a run's newest.
 
-    InputError leaves `state` as it was.
+    On InputError `state` is unchanged.
     """
     folder = newest_checkpoint(path)
     manifest = verify(folder)
@@ -97,7 +97,7 @@ def _fill(folder: Path, state: TrainState, placed: Placed) -> None:
 
 
 def _extra(folder: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """The checkpoint's values for each name; InputError where the names are others."""
+    """The checkpoint's values for each name; raises InputError if the names differ."""
     file = folder / EXTRA
     states = read_extra(file.read_bytes()) if file.is_file() else {}
     if states.keys() != extra.keys():
@@ -110,7 +110,7 @@ def _extra(folder: Path, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(stored: Stored, places: list[Place], plain: dict[str, Any]) -> dict[int, dict]:
-    """The optimizer's state of each parameter, by its number."""
+    """The optimizer's state of each parameter, by parameter number."""
     kinds: dict[str, list[str]] = {}
     for key in (*stored.boxes, *plain):
         name, kind = key.removeprefix("state.").rsplit(".", 1)
@@ -125,14 +125,14 @@ def _state(stored: Stored, places: list[Place], plain: dict[str, Any]) -> dict[i
 
 
 def _state_place(stored: Stored, place: Place, key: str) -> Place:
-    """The place of state that lies as its parameter does, or that each rank has in full."""
+    """The place of state that is laid out as its parameter, or that each rank has in full."""
     shape = stored.shape(key)
     return replace(place, name=key) if shape == place.whole else whole_place(key, shape)
 
 
 def _settings(folder: Path) -> tuple[dict[str, tuple[int, dict]], dict[str, Any]]:
-    """Each parameter's group, by its name: number and settings; and the state that is no tensor.
-    Ranks that lack a group count without it: there equal settings are one group."""
+    """Each parameter's group, by name: number and settings; and the non-tensor state. If some rank
+    lacks a group, numbers are ignored: equal settings then make one group."""
     settings, plain, known = {}, {}, []
     whole = folder / "optimizer.json"
     for path in [whole] if whole.is_file() else sorted(folder.glob("optimizer-*.json")):
@@ -183,7 +183,7 @@ def _regrouped(folder: Path, why: str) -> InputError:
 
 
 def _check_state_names(folder: Path, kept: Stored, plain: dict[str, Any], placed: Placed) -> None:
-    """InputError where there is state of a parameter that this optimizer does not move."""
+    """Raises InputError if there is state of a parameter that this optimizer does not update."""
     names = {place.name for place in placed.parameters}
     there = {key.removeprefix("state.").rsplit(".", 1)[0] for key in (*kept.boxes, *plain)}
     if not placed.is_shared and (unknown := sorted(there - names)):
@@ -209,7 +209,7 @@ def _read_own(folder: Path, loader: Any, name: str) -> None:
 
 
 class StoredBox(NamedTuple):
-    """Elements of a tensor in a file, from `offsets` of the whole one."""
+    """Elements of a tensor in a file, at `offsets` in the whole tensor."""
 
     file: Any
     key: str
@@ -218,14 +218,14 @@ class StoredBox(NamedTuple):
     dtype: torch.dtype
 
     def read(self, where: Indices) -> Tensor:
-        """The elements at these indices of the whole tensor; a number has none."""
+        """The elements at these indices of the whole tensor; a scalar has none."""
         inside = tuple(slice(s.start - o, s.stop - o) for s, o in zip(where, self.offsets))
         return self.file.get_slice(self.key)[inside] if inside else self.file.get_tensor(self.key)
 
 
 class Stored:
     """The tensors in all files of one kind, `model.safetensors` or `model-000…` of several ranks:
-    by name, as the boxes that each is stored in."""
+    by name, as the list of their stored boxes."""
 
     def __init__(self, folder: Path, kind: str, stack: ExitStack) -> None:
         self.folder, self.boxes = folder, dict[str, list[StoredBox]]()
@@ -236,12 +236,12 @@ class Stored:
                     others.append(box)
 
     def shape(self, key: str) -> Shape:
-        """The shape of the whole tensor: as far as its boxes reach."""
+        """The shape of the whole tensor, from the extent of its boxes."""
         ends = ([o + n for o, n in zip(box.offsets, box.shape)] for box in self.boxes[key])
         return tuple(map(max, zip(*ends)))
 
     def check_names(self, placed: Placed) -> None:
-        """The same names and shapes; where every rank has a part, it lacks others' names."""
+        """Checks names and shapes; if every rank has a part, others' names may be missing here."""
         here = {place.name: place.whole for place, _ in placed.weights}
         there = {name: self.shape(name) for name in self.boxes}
         shared = placed.is_shared
@@ -267,7 +267,7 @@ class Stored:
             )
 
     def copies(self, place: Place, tensor: Tensor) -> list[Copy]:
-        """The copies that fill a rank's tensor; InputError where some of it is nowhere."""
+        """The copies that fill a rank's tensor; InputError if some elements are not stored."""
         found = []
         for box in place.held:
             target, elements = box.find(tensor), 0
@@ -287,7 +287,7 @@ class Stored:
         return found
 
     def tensor(self, place: Place) -> Tensor:
-        """A new one with what this rank has of it; a whole one as a view of the file in memory."""
+        """A new tensor with this rank's part; a whole one is a view of the file in memory."""
         box = self.boxes[place.name][0]
         if place.is_whole and box.shape == place.whole:
             return box.file.get_tensor(box.key)

@@ -1,13 +1,13 @@
-"""The newest step in memory, each rank's part twice: its own, and one on the next node.
+"""The newest step in memory, each rank's part twice: on its own node and on the next.
 
     rank 0: own, rank 3's │ rank 1: own, rank 0's │ rank 2: own, rank 1's │ rank 3: own, rank 2's
                                     ✗ lost                      ▲ still has rank 1's part
 
-Saving at a network's speed, every few steps where the disk allows one an hour; a lost node costs
-those few steps. Nodes that are neighbours and fail together cost a disk checkpoint. The parts lie
-in folders of a file system in memory (/dev/shm), so that they survive the process: torchrun starts
-all ranks anew when one has died. Cost: 2 x 12 P/N bytes a rank of memory, twice for a moment, and
-12 P/N sent. Paper: Gemini (Wang et al., SOSP 2023). Lab: e12.
+Saves run at network speed, every few steps where the disk allows one an hour; a lost node costs
+those few steps. If neighbouring nodes fail together, a disk checkpoint is needed. The parts are in
+folders of a file system in memory (/dev/shm), so that they survive the process: torchrun restarts
+all ranks when one has died. Cost: 2 x 12 P/N bytes a rank of memory, briefly twice that, and 12 P/N
+sent. Paper: Gemini (Wang et al., SOSP 2023). Lab: e12.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from minitrain.reliability.checkpoint.save import write_contents
 from minitrain.training.state import TrainState
 
 SUMS = "parts.json"
-STEPS = 2  # kept: while ranks change to a new one, all still have the one before
+STEPS = 2  # kept: while ranks change to a new one, all still have the previous
 
 
 class Part(NamedTuple):
-    """One rank's part, of `ranks`, of a step's state."""
+    """One rank's part of a step's state, out of `ranks` parts."""
 
     step: int
     rank: int
@@ -66,8 +66,8 @@ class Part(NamedTuple):
 
 
 class NeighbourMemory:
-    """`shelf` is this *node's* folder in memory, of this run alone; `apart`: how many ranks a node
-    has, so that the neighbour is on another one."""
+    """`shelf` is this *node's* folder in memory, used by this run alone; `apart`: ranks per node,
+    so that the neighbour is on another one."""
 
     def __init__(self, group: Group, shelf: str | os.PathLike, apart: int = 1) -> None:
         if group.size > 1 and apart % group.size == 0:
@@ -85,7 +85,7 @@ class NeighbourMemory:
         files: Mapping[str, bytes] | None = None,
         layout: Layout | None = None,
     ) -> None:
-        """All ranks call it; each then has its part, and that of the rank before it."""
+        """Collective; afterwards each rank has its own part, and that of the rank before it."""
         ranks = CheckpointRanks(self.group.rank, self.group.size)
         what = contents(state, layout or whole_layout(), ranks, files or {})
         mine = [Part(state.step, rank, ranks.size) for rank in (ranks.rank, self.before)]
@@ -97,21 +97,21 @@ class NeighbourMemory:
         (own / SUMS).write_text(json.dumps(sums))
         if held != own:
             self._pass_on(own, held)
-        self.group.barrier()  # every part is there twice
+        self.group.barrier()  # two copies of every part exist
         for part in dict.fromkeys(mine):
-            shutil.rmtree(self.shelf / str(part), ignore_errors=True)  # of a run before this one
+            shutil.rmtree(self.shelf / str(part), ignore_errors=True)  # from a run before this one
             os.rename(self.shelf / f"{part}.new", self.shelf / str(part))
             there = [Part.named(folder) for folder in self.shelf.glob("part-*[0-9]")]
             own = sorted(other for other in there if other.rank == part.rank)
             stay = [other for other in own if other.step <= part.step][-STEPS:]
             for other in own:
-                if other not in stay:  # older, or of steps that the run has gone back from
+                if other not in stay:  # older, or of steps the run has rolled back from
                     shutil.rmtree(self.shelf / str(other))
 
     def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
-        """The newest step of which every part is still there, as a checkpoint in the run's folder,
-        which all ranks see; None where there is none. All ranks call it, as many as saved it or
-        not."""
+        """The newest step with every part still available, as a checkpoint in the run's folder,
+        which all ranks see; None if there is none. Collective; the number of ranks may differ from
+        that of the save."""
         everyone = gather_objects(self.group, self._parts())
         parts = {part for node in everyone for part in node}
         whole = [p for p in parts if all(p._replace(rank=r) in parts for r in range(p.ranks))]
@@ -144,7 +144,7 @@ class NeighbourMemory:
         vote(run, part.step, part.rank, sums)
 
     def _parts(self) -> list[Part]:
-        """The whole parts that this node has."""
+        """The complete parts on this node."""
         found = []
         for folder in self.shelf.glob("part-*[0-9]"):
             sums = json.loads((folder / SUMS).read_text())
@@ -153,7 +153,7 @@ class NeighbourMemory:
         return found
 
     def _pass_on(self, own: Path, held: Path) -> None:
-        """This rank's files to the next one, and those of the one before to this one."""
+        """Sends this rank's files to the next one, and receives those of the one before."""
         files = pickle.dumps({path.name: path.read_bytes() for path in own.iterdir()})
         size = torch.empty(1, dtype=torch.int64)
         self.group.exchange(torch.tensor([len(files)]), self.next, size, self.before)

@@ -1,4 +1,4 @@
-"""Placement of a rank's tensor in the whole one: as boxes, by which any ranks can read any others'.
+"""Placement of a rank's tensor in the whole one, as boxes, so that any ranks can read any others'.
 
     whole (6, 4)      tp rank 1 of 2         ZeRO rank 1 of 3: elements 8 … 15, flattened
     . . . .           . . . .                . . . .
@@ -9,7 +9,7 @@
     . . . .           # # # #                . . . .
 
 A run of elements that begins or ends within a row is 3 boxes in a matrix, 2d - 1 in d dimensions.
-torch.distributed.checkpoint knows boxes too ("chunks"), so that it can read ours. Lab: e12.
+torch.distributed.checkpoint has boxes too ("chunks"), so it can read ours. Lab: e12.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Box:
-    """`shape` elements from `offsets` of a whole tensor; `find`: them, as a view of the rank's."""
+    """`shape` elements from `offsets` of a whole tensor; `find` gives their view in the rank's."""
 
     offsets: Shape
     shape: Shape
@@ -43,10 +43,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Place:
-    """One tensor of the whole, and what a rank has of it.
+    """One tensor of the whole, and the rank's part of it.
 
-    `held` are the boxes that the rank needs when it loads, `owned` those that it writes: of copies
-    on several ranks one is written. `local` is the shape of the rank's own tensor.
+    `held` are the boxes that the rank needs when it loads, `owned` those that it writes: of several
+    copies one is written. `local` is the shape of the rank's own tensor.
     """
 
     name: str
@@ -61,24 +61,24 @@ class Place:
 
     @property
     def owns_first(self) -> bool:
-        """True if this rank writes the element at 0, 0, …, and with it what there is
-        once a tensor."""
+        """True if this rank writes the element at 0, 0, …, and with it the state stored once per
+        tensor."""
         return any(not any(box.offsets) for box in self.owned)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A rank's weights (and buffers), and the parameters of its optimizer in the order of its
-    state_dict, each with its place."""
+    """A rank's weights (and buffers), and the parameters of its optimizer in state_dict order, each
+    with its place."""
 
     weights: list[tuple[Place, Tensor]]
     parameters: list[Place]
     is_shared: bool = False  # every rank has a part, and writes a file of its own
-    settle: Callable[[], object] = lambda: None  # after a load: whatever must follow new weights
+    settle: Callable[[], object] = lambda: None  # after a load: updates what depends on weights
 
 
 def whole_place(name: str, shape: Sequence[int], writes: bool = True) -> Place:
-    """A tensor that the rank has all of."""
+    """The place of a tensor that the rank has in full."""
     box = Box((0,) * len(shape), tuple(shape), lambda tensor: tensor)
     return Place(name, tuple(shape), tuple(shape), (box,), (box,) if writes else ())
 

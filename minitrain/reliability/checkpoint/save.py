@@ -1,10 +1,10 @@
-"""A checkpoint now, while training waits; `background.py` writes it beside the training.
+"""Synchronous checkpoints: training waits; `background.py` writes beside the training.
 
     every rank   copies nothing, writes its files, votes ─┐
     rank 0                                                └▶ manifest, rename, old ones removed
-    every rank   ◀──────────────────────────────────────────  all know that it may be relied on
+    every rank   ◀──────────────────────────────────────────  all know that the save is complete
 
-Cost: 12 bytes a parameter in float32 (weight and AdamW's two means) at the disk's speed. Lab: e12.
+Cost: 12 bytes a parameter in float32 (weight and AdamW's two moments) at disk speed. Lab: e12.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def save_checkpoint(
     keep: Keep = NEWEST_TWO,
     layout: Layout | None = None,
 ) -> Path:
-    """Writes runs/NAME/step-… and returns it; rank 0's `files` (name -> bytes) are kept in it.
+    """Writes runs/NAME/step-… and returns it; rank 0's `files` (name -> bytes) are included.
 
-    All ranks call it, with one folder that all of them see. NotSaved, on all of them, where the
-    disk is full or the folder cannot be written: the run may go on, older checkpoints are whole.
-    This one is the newest then: the same step and later ones of this run, from before it went back,
-    are replaced and removed; where they are another run's, NotSaved too.
+    Collective; all ranks must see the same folder. Raises NotSaved on all of them if the disk is
+    full or the folder cannot be written: the run may continue, older checkpoints are complete.
+    The new one becomes the newest: the same and later steps of this run, from before a rollback,
+    are replaced and removed; if they belong to another run, it raises NotSaved too.
     """
     run = Path(run)
     with ExitStack() as stack:
@@ -68,8 +68,8 @@ def save_checkpoint(
 def prepare(
     run: Path, state: TrainState, ranks: CheckpointRanks, stack: ExitStack
 ) -> Exception | None:
-    """The folder to write into, which all ranks then see; or what rank 0 could not do. No other
-    saver writes there until `stack` closes."""
+    """The folder to write into, which all ranks then see; or rank 0's error. No other saver writes
+    there until `stack` closes."""
     if not isinstance(state.step, int) or state.step < 0:
         raise InputError(f"TrainState.step is {state.step!r}: give a whole number from 0 up")
     error = None
@@ -109,7 +109,7 @@ def not_saved(run: Path, step: int, reason: Exception | None) -> NotSaved:
     why = getattr(reason, "strerror", None) or reason or "rank 0 says why"
     whole = [step_of(path) for path in checkpoints(run)]
     newest = f"the newest is step {whole[-1]}" if whole else "there is none yet"
-    if isinstance(reason, InputError) and type(reason) is not NotSaved:  # with its own remedy
+    if isinstance(reason, InputError) and type(reason) is not NotSaved:  # has its own remedy
         return NotSaved(f"step {step} was not saved in {run}: {reason}")
     return NotSaved(
         f"step {step} was not saved in {run} ({why}); {newest}: make room there, or the right to "
@@ -120,19 +120,19 @@ def not_saved(run: Path, step: int, reason: Exception | None) -> NotSaved:
 def _write(
     run: Path, step: int, what: Contents, rank: int
 ) -> tuple[Checksums | None, Exception | None]:
-    """This rank's files and its vote; or the reason, where it could not write them."""
+    """This rank's files, and its vote; or the reason why it could not write them."""
     try:
         written = write_contents(saving_folder(run, step), what)
         vote(run, step, rank, written)
     except Exception as error:  # whatever it is, the others must not wait for this rank
-        with suppress(OSError):  # where not even that is possible, the others' patience ends
+        with suppress(OSError):  # if even that fails, the others time out
             vote_against(run, step, rank)
         return None, error
     return written, None
 
 
 def write_contents(folder: Path, what: Contents) -> Checksums:
-    """This rank's files -> their checksums. OSError where they do not fit: then none is left."""
+    """Writes this rank's files -> their checksums. On OSError, if they do not fit, none is left."""
     parts = {
         f"{stem}.{index}.safetensors" if index else f"{stem}.safetensors": part
         for stem, boxes in what.tensors.items()
@@ -143,6 +143,6 @@ def write_contents(folder: Path, what: Contents) -> Checksums:
         written |= {name: write_file(folder / name, data) for name, data in what.files.items()}
     except OSError:
         for name in (*parts, *what.files):
-            (folder / name).unlink(missing_ok=True)  # so that there is room for the vote
+            (folder / name).unlink(missing_ok=True)  # makes room for the vote
         raise
     return written
