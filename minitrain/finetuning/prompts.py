@@ -218,7 +218,7 @@ class Shifted:
             mask = _with_rows(mask, n)  # (..., n+T, n+T)
             first = torch.arange(n, device=x.device).expand(*places.shape[:-1], n)
             places = torch.cat((first, places), dim=-1)  # (n+T,) or (B, n+T)
-        turns, _ = self.inner(own, None, places)  # the rotation of other places; its mask is none
+        turns, _ = self.inner(own, None, places)  # RoPE of shifted positions; no mask
         return turns, mask
 
 

@@ -63,7 +63,7 @@ from minitrain.parallel.tensor.linear import ColumnLinear, CutLinear, RowLinear,
 from minitrain.ranks.group import Group
 
 NOTHING_SHARED = SharedRows((), ())
-ROWS = ("o", "down")  # the others' outputs are split, and a layer after them would read a part
+ROWS = ("o", "down")  # others have split outputs; a layer after them would read a part
 
 
 def tensor_parallel_adapted(
