@@ -191,7 +191,7 @@ def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = Fal
 
 
 def _in_engine(name: str, tokens: int, repeats: int, draft: str, again: bool) -> Comparison:
-    """Sequences at successive positions in one story."""
+    """Runs sequences at successive positions in one story."""
     target, prompt, told = _story(name, tokens, again)
     prompts = [[*prompt, *told[:further]] for further in range(BATCH)]
     blocks = BATCH * (len(prompt) + BATCH + tokens) // BLOCK + BATCH

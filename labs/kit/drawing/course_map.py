@@ -1,10 +1,13 @@
 """A map of the labs as boxes with small pictures, each below the labs that it builds on.
 
-┌─────┐    ┌─────┐
-│ e02 │    │ e05 │
-└──┬──┘    └──┬──┘      an edge leads down from each lab to those whose last prerequisite it is;
-   │          └───┐     in a row the rightmost lab's is on top
-   ├──────────┬───┼─┐
+An edge leads down from each lab to those whose last prerequisite it is; in a row the rightmost
+lab's edge is on top.
+
+    ┌─────┐    ┌─────┐
+    │ e02 │    │ e05 │
+    └──┬──┘    └──┬──┘
+       │          └───┐
+       ├──────────┬───┼─┐
 """
 
 from __future__ import annotations

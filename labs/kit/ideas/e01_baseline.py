@@ -25,7 +25,7 @@ from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
 QUERY, KEY, ANGLE = (1.0, 0.25), (0.85, -0.3), 0.2
-ON = 3  # tokens further, for the pale pair
+ON = 3  # tokens later, for the pale pair
 
 
 def turned(point: Point, position: int) -> Point:
@@ -41,7 +41,7 @@ def product(position: int, distance: int) -> float:
 
 
 def _between(ax: Axes, x: float, radius: float, start: Point, end: Point) -> None:
-    """The arc from one arrow to another: the two pairs' are as wide."""
+    """The arc from one arrow to another: equally wide for both pairs."""
     ends = [math.degrees(math.atan2(b, a)) for a, b in (start, end)]
     low, high = sorted((ends[0], ends[0] + (ends[1] - ends[0] + 180) % 360 - 180))
     style = {"color": "#666666", "linewidth": 1.2}
@@ -64,7 +64,8 @@ def alt_turning(position: int, distance: int) -> str:
 
 @schematic(alt_turning, 8.5, 3.7, position=([6, 9, 12, 15, 18], 6), distance=([0, 2, 4, 6], 2))
 def turning(ax: Axes, position: int, distance: int) -> None:
-    """Rotary positions: a query and a key turn with their positions, their product does not.
+    """Rotary positions: a query and a key rotate with their positions, their product depends only
+    on the distance.
 
     One pair of numbers of a head, as a point in the plane, turned by ANGLE radians a token (Su et
     al., arXiv 2104.09864).
@@ -350,12 +351,12 @@ def step_lifetimes(ax: Axes, sequences: int) -> None:
 
 
 PEAK, BANDWIDTH = 989e12, 3.35e12  # FLOP/s, bytes/s
-WIDTH = 4096  # of the square weight that rows are multiplied by
+WIDTH = 4096  # of the square weight matrix
 BYTES = 2  # of a BF16 number
 
 
 def intensity(rows: int) -> float:
-    """FLOPs a byte of (rows, WIDTH) @ (WIDTH, WIDTH), each matrix read or written once."""
+    """FLOPs per byte of (rows, WIDTH) @ (WIDTH, WIDTH), each matrix read or written once."""
     return 2 * rows * WIDTH**2 / (BYTES * (WIDTH**2 + 2 * rows * WIDTH))
 
 
@@ -378,10 +379,9 @@ def alt_roofline(rows: int) -> str:
 
 @schematic(alt_roofline, 7.0, 4.4, rows=([1, 8, 64, 256, 1024, 8192], 64))
 def roofline(ax: Axes, rows: int) -> None:
-    """The roofline: what a device can reach at most, by how often it uses each byte that it
-    reads.
+    """The roofline: a device's peak attainable FLOP/s by arithmetic intensity.
 
-    Below the ridge, peak over bandwidth, memory decides; above it arithmetic (Williams et al.
+    Below the ridge, peak over bandwidth, memory is the limit; above it arithmetic (Williams et al.
     2009). The device is an H100 SXM by its data sheet: 989 TFLOP/s in BF16, 3.35 TB/s.
     """
     ridge, here = PEAK / BANDWIDTH, intensity(rows)
