@@ -130,7 +130,7 @@ class Shape(namedtuple("Sizes", "vocabulary hidden layers heads kv_heads head_si
     """The sizes of a Llama."""
 
     def sides(self) -> dict[str, int]:
-        """The side of each of a layer's matrices that is not the hidden size."""
+        """The dimension of each of a layer's matrices other than the hidden size."""
         heads, kv = self.heads * self.head_size, self.kv_heads * self.head_size
         mlp = dict.fromkeys(("gate", "up", "down"), self.ffn)
         return {"q": heads, "k": kv, "v": kv, "o": heads, **mlp}
@@ -162,7 +162,8 @@ def alt_model_matrices(model: str) -> str:
 
 @schematic(alt_model_matrices, 9.5, 4.0, model=list(MODELS))
 def model_matrices(ax: Axes, model: str) -> None:
-    """The matrices of a Llama-family model, drawn to scale: where its parameters lie."""
+    """The matrices of a Llama-family model, drawn to scale, which shows where its parameters
+    are."""
     margin, unit, gap = 2.3, 0.85, 0.12
     shape = MODELS[model]
     bare(ax, margin + 15.2 * unit, 5.2)
@@ -206,7 +207,7 @@ def repeated(recompute: str) -> list[str]:
 
 
 def hardware(recompute: str) -> float:
-    """GFLOP a token, with what is repeated."""
+    """GFLOP a token, including recomputation."""
     again = sum(PARTS[name][0] for name in repeated(recompute))
     return 3 * sum(size for size, _ in PARTS.values()) + again
 
@@ -255,7 +256,7 @@ PLACES, OTHERS, HUES = 12, (12, 7), (BLUE, ORANGE, GREEN)
 
 
 def counts(counted: int) -> tuple[int, ...]:
-    """Targets that count, of each microbatch; `counted` is the last one's."""
+    """Unmasked targets of each microbatch; `counted` is the last one's."""
     return (*OTHERS, counted)
 
 
@@ -271,8 +272,7 @@ def alt_unequal_microbatches(counted: int) -> str:
 
 @schematic(alt_unequal_microbatches, 10.0, 3.1, counted=([1, 3, 7, 12], 3))
 def unequal_microbatches(ax: Axes, counted: int) -> None:
-    """Unequal microbatches: what a token weighs in the mean of means, and in the mean over
-    tokens."""
+    """Unequal microbatches: a token's weight in the mean of means, and in the mean over tokens."""
     left, wide = 1.9, 0.5
     right = left + wide * PLACES
     bare(ax, right + 5.6, 3.8)
@@ -296,7 +296,7 @@ LAYERS = 6
 
 
 def held(sequences: int) -> dict[str, list[float]]:
-    """In units of all parameters, after each layer of forward and of backward, and the step."""
+    """Memory in units of all parameters, after each layer of forward and backward, and the step."""
     one = 1 / LAYERS
     saved = [*range(LAYERS + 1), *range(LAYERS - 1, -1, -1), 0]
     made = [0] * (LAYERS + 1) + [*range(1, LAYERS + 1), 0]
@@ -309,7 +309,7 @@ def held(sequences: int) -> dict[str, list[float]]:
 
 
 def highest(sequences: int) -> float:
-    """The most that is held at once."""
+    """The peak memory."""
     return max(map(sum, zip(*held(sequences).values())))
 
 
@@ -322,11 +322,10 @@ def alt_step_lifetimes(sequences: int) -> str:
 
 @schematic(alt_step_lifetimes, 8.5, 4.0, sequences=([1, 2, 4, 8], 4))
 def step_lifetimes(ax: Axes, sequences: int) -> None:
-    """Memory through a training step: activations pile up in forward, gradients in
-    backward.
+    """Memory through a training step: activations accumulate in forward, gradients in backward.
 
-    A model of LAYERS equal layers with Adam in float32. The size of its activations is invented:
-    half of the parameters for each sequence; lab e01 measures what they are.
+    A model of LAYERS equal layers with Adam in float32. The size of its activations is made up:
+    half of the parameters for each sequence; lab e01 measures the real one.
     """
     hues = {"parameters": BLUE, "optimizer": GREEN, "gradients": PINK, "activations": ORANGE}
     parts = held(sequences)
