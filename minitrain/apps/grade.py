@@ -186,7 +186,7 @@ def _write(
 
 
 def _jobs() -> int:
-    """One process per core, if memory allows each a submission's limit."""
+    """One process per core, if memory allows 4 GiB for each."""
     import psutil
 
     memory = psutil.virtual_memory().total // (4 * 2**30)

@@ -164,7 +164,7 @@ def read_picture(text: str) -> Path:
 
 
 def read_folder(text: str) -> Path:
-    """An existing folder, or one that can be created: its nearest existing parent is writable."""
+    """A folder, existing or to be created: it, or its nearest existing parent, must be writable."""
     path = named(text)
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     TemporaryFile(dir=there).close()

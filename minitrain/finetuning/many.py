@@ -23,7 +23,8 @@ The adapters stay in host memory and share a device pool of pages of one rank ea
 An adapter of rank R takes R pages, wherever they are free, and the same pages in every layer: ranks
 may differ and nothing is moved to make room. When no page is free, the least recently used adapter
 is evicted. A page is Σ (I + O) numbers over the adapted layers; a miss copies R of them to the
-device. Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285, section 5.
+device.
+Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285, section 5.
 Shapes: B rows  T tokens  I, O features in and out  R rank  P pages.
 """
 

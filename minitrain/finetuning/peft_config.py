@@ -5,8 +5,8 @@
 
 A setting that this package does not implement is refused by name: an adapter loaded with half of
 its settings computes something else, and appears to work. So is an unknown setting, since newer
-versions of PEFT add new ways to compute, unless it is off. Source: huggingface/peft,
-`src/peft/config.py` and each tuner's `config.py`.
+versions of PEFT add new ways to compute, unless it is off.
+Source: huggingface/peft, `src/peft/config.py` and each tuner's `config.py`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 adapters and BitFit have no PEFT type, and get our own types in the same two files; only this
 package reads LoRA over a mixture's experts. A prefix is saved as its MLP's output, without the MLP.
 Loading is all or nothing: names and shapes are compared before the model is touched, and a tensor
-without a matching module is refused by name. Source: huggingface/peft, `utils/save_and_load.py`.
+without a matching module is refused by name.
+Source: huggingface/peft, `utils/save_and_load.py`.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | os.PathLike) -> None:
-    """Into an adapted model; InputError unless names and shapes are the same."""
+    """Copies tensors into an adapted model; InputError unless names and shapes match."""
     if isinstance(adaptation_of(model), PrefixMethod):
         model.soft_prompt.drop_mlp()
     here = adapter_tensors(model)

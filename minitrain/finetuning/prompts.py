@@ -14,13 +14,13 @@ tokens, and so does a token whose window does not reach them.
 Prefix: keys are learned as attention reads them, after RoPE. Li and Liang found them hard to train
 directly and generated them from n vectors by one small MLP, which `reparametrised` adds and
 `drop_mlp` removes after training; P-tuning v2 trains them directly. A prefix of zeros still has an
-effect: its keys take their share of the softmax. Trained: n·L·2·K·C numbers, or the MLP's; each
-token attends to n more keys. Prompt: initialized with the embeddings of tokens drawn from the
-vocabulary, which learns faster than noise; its n outputs are dropped before the head, so that
-logits and targets keep their shape. Trained: n·D numbers, and every sequence has n more tokens.
-Neither can be merged into weights. Papers: Li and Liang, arXiv 2101.00190; Liu et al., 2110.07602;
-Lester et al., 2104.08691. Shapes: n learned tokens  L layers  K key/value heads  C head size  M
-width of the MLP.
+effect: its keys take their share of the softmax.
+Trained: n·L·2·K·C numbers, or the MLP's; each token attends to n more keys.
+Prompt: initialized with the embeddings of tokens drawn from the vocabulary, which learns faster
+than noise; its n outputs are dropped before the head, so that logits and targets keep their shape.
+Trained: n·D numbers, and every sequence has n more tokens. Neither can be merged into weights.
+Papers: Li and Liang, arXiv 2101.00190; Liu et al., 2110.07602; Lester et al., 2104.08691.
+Shapes: n learned tokens  L layers  K key/value heads  C head size  M width of the MLP.
 """
 
 from __future__ import annotations

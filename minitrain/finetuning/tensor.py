@@ -27,9 +27,9 @@ Replicated parameters are computed identically on every rank, with the same grad
 sequence split, u is gathered before a column's B and reduce-scattered after a row's A; a replicated
 parameter then sees T/N tokens and has a partial gradient, as a prefix always does: the layout says
 "tp", and the parts are summed. For key/value heads held by several ranks, the gradients of B's
-rows, l and δ are summed over the holders, as W's would be. Papers: Shoeybi et al., arXiv
-1909.08053; Sheng et al., S-LoRA, 2311.03285, section 6. Shapes: B batch  T tokens  I, O features in
-and out  R rank  N ranks.
+rows, l and δ are summed over the holders, as W's would be.
+Papers: Shoeybi et al., arXiv 1909.08053; Sheng et al., S-LoRA, 2311.03285, section 6.
+Shapes: B batch  T tokens  I, O features in and out  R rank  N ranks.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class CutLoRA(Adapter):
     """The base of the column and row cuts: the factors, and how their product is added."""
 
     def __init__(self, lora: LoRA, layer: CutLinear, cut: str) -> None:
-        """`cut`: the sharded factor, lora_A or lora_B; its PiSSA counterpart follows it."""
+        """`cut`: the sharded factor, lora_A or lora_B; first factors and magnitude follow it."""
         super().__init__()
         self.group, self.sequence, self.scaling = layer.group, layer.sequence, lora.scaling
         for name in ("lora_A", "lora_B"):

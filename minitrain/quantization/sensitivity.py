@@ -5,9 +5,9 @@
 The costs are roughly additive, so bits are allocated by their sum: one format per layer, with the
 least sum of Δ and the bytes within a budget (a knapsack with one choice per layer). It is solved
 exactly: layer by layer, only sums of bytes and losses that no other beats in both are kept. Cost:
-layers x formats evaluations; then front x formats a layer. Papers: Dong et al. 2019, HAWQ
-(arXiv:1905.03696), allocates by curvature; the sum of measured losses is as in Hubara et al. 2021
-(arXiv:2006.10518), section 3.4.
+layers x formats evaluations; then front x formats a layer.
+Papers: Dong et al. 2019, HAWQ (arXiv:1905.03696), allocates by curvature; the sum of measured
+losses is as in Hubara et al. 2021 (arXiv:2006.10518), section 3.4.
 """
 
 from __future__ import annotations

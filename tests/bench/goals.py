@@ -4,7 +4,7 @@
     KV memory    at most 4% of it unused, with blocks of 16, and of 4
     long prompt  in chunks, at most a third of the pause (p99) of an unchunked prefill
 
-vLLM, another baseline, has its own rows in inference.py.
+The goal of not being slower than vLLM has its own rows in inference.py.
 """
 
 from __future__ import annotations

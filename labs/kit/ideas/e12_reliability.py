@@ -220,7 +220,7 @@ def waited(slower: float) -> float:
 
 
 def _bracket(ax: Axes, slower: float) -> None:
-    """Over the first step of all ranks."""
+    """A bracket over the first step of all ranks."""
     step = COMPUTE * slower + MEET
     ends = [LEFT, LEFT, LEFT + step - 0.04, LEFT + step - 0.04]
     ax.plot(ends, [0.62, 0.5, 0.5, 0.62], color="#444444", linewidth=1.4)

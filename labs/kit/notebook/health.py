@@ -1,7 +1,7 @@
 """Health checks of the machine, one line each: the finding, its verdict, and a remedy.
 
 Each check is a function that returns a `Finding`; `fail` means that labs cannot run, `warn` that
-something beside them (browser tests, a tight sandbox, downloads) is missing.
+something optional (browser tests, a strong sandbox, downloads) is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`lab = Lab("e02_data_parallel")`: a notebook's interface to the course.
 
-    ring = lab.grade(ring)                 card; yours where it passes, the reference where not yet
+    ring = lab.grade(ring)                 card; yours if it passes, else the reference
     lab.predict("bytes", guess)            a guess before the measurement, then …
     lab.reveal("bytes", found, ranks=4)    … guess, formula and measurement side by side
     lab.experiment("scaling", table)       stores measured rows and checks their constraints

@@ -73,7 +73,7 @@ class Encoder:
         return [*first, *text.ids], [0] * len(first) + learned
 
     def pieces(self, chat: Chat) -> list[str]:
-        """The rendered conversation, cut so that every second piece is learned."""
+        """The rendered conversation, split so that every second piece counts in the loss."""
         if self.chat is None:
             raise InputError(
                 'the text has chats, {"messages": …}, and this model has no chat template: use a '

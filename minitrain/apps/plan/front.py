@@ -112,7 +112,7 @@ def gathered(asked: FrontOptions, training: Training) -> list[Offered]:
 
 
 def chosen(options: list[Offered], days: float, asked: FrontOptions) -> Offered | None:
-    """None if no offer meets the deadline; an InputError if it was given explicitly."""
+    """The cheapest offer within `days`; None if none meets a default deadline, else InputError."""
     from minitrain.planning.money.cost import cheapest_by
 
     if asked.deadline is None and min(option.days for option in options) > days:

@@ -182,7 +182,7 @@ def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
 
 
 def distance(request: MeshRequest, other: MeshRequest) -> tuple:
-    """Number of axes that differ, their factors, then prefers more ranks, then dp."""
+    """Number of axes that differ, their factors, then more ranks first, then larger dp."""
     factors = [abs(math.log(a / b)) for a, b in zip(request.sizes, other.sizes) if a != b]
     return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 

@@ -59,7 +59,7 @@ class Run:
     ranks: CheckpointRanks
     train_config: TrainConfig
     device: torch.device
-    peak: float  # FLOP/s of a rank's matmuls in this dtype, on reporting ranks
+    peak: float  # FLOP/s of a rank's matmuls in this dtype, on rank 0
     saver: BackgroundSaver
     group: Group | None
 

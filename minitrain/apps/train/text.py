@@ -1,7 +1,7 @@
 """The text of a training run: documents, tokens, rows, and the held-out part.
 
 The default corpus is made as large as the run's first limit needs, so that no document repeats; a
-resumed run keeps it. Its exact entropy on the held-out documents is the loss floor; other texts
+resumed run keeps it. Its exact entropy on the held-out documents is the loss floor; other corpora
 have none.
 """
 

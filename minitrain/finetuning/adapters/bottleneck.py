@@ -4,8 +4,9 @@
     parallel   f(x) + s·(U·relu(D x + d) + u)             beside a whole sublayer, reading its input
 
 U and u start at zero, so that nothing is added at first. The nonlinearity, which LoRA lacks, means
-that these cannot be merged: they cost time at every generated token. Trained: 2·M·D + M + D numbers
-each. Papers: Houlsby et al., arXiv 1902.00751; He et al., 2110.04366 (parallel, with s = 4).
+that these cannot be merged: they cost time at every generated token.
+Trained: 2·M·D + M + D numbers each. Papers: Houlsby et al., arXiv 1902.00751; He et al., 2110.04366
+(parallel, with s = 4).
 Shapes: D width  M bottleneck.
 """
 

@@ -5,8 +5,9 @@
     BitFit           y = W x + b + δ     δ (O,) begins as 0: the change of the bias
 
 (IA)³ trains 2·K·C + F numbers a layer, the fewest of all mergeable methods here: merging scales
-rows or columns of W. BitFit trains O; a layer without a bias, as in Llama, gets one. Papers: Liu et
-al., arXiv 2205.05638; Ben Zaken et al., 2106.10199. Shapes: I, O features in and out.
+rows or columns of W. BitFit trains O; a layer without a bias, as in Llama, gets one.
+Papers: Liu et al., arXiv 2205.05638; Ben Zaken et al., 2106.10199.
+Shapes: I, O features in and out.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
 
 Scaling s is α/R; rsLoRA uses α/√R, under which the update does not shrink as R grows. Trained: R(I
 + O) of I·O numbers. At the first step only B moves, since dL/dA = s·Bᵀ(…) = 0; were A zero too,
-neither ever would. Merged, W + s·B·A costs no more than W. Cost a token: 2R(I + O) FLOPs forward;
-backward computes no dW. Papers: Hu et al., arXiv 2106.09685; Kalajdzievski, 2312.03732 (rsLoRA).
+neither ever would. Merged, W + s·B·A costs no more than W.
+Cost a token: 2R(I + O) FLOPs forward; backward computes no dW. Papers: Hu et al., arXiv 2106.09685;
+Kalajdzievski, 2312.03732 (rsLoRA).
 Shapes: I, O features in and out.
 
 The same over an embedding (`LoRAEmbedding`) and over a mixture's experts (`LoRAExperts`).

@@ -5,8 +5,8 @@
 
 The paper writes W - s·B0·A0 into the layer. Here the layer stays as it is and A0 and B0 are kept
 beside it: the same numbers, and the base model stays intact, quantized layers too; it costs twice
-LoRA's FLOPs. The learned update B·A - B0·A0 is a LoRA of rank 2R, and is saved as one. Paper: Meng
-et al., arXiv 2404.02948. Shapes: I, O features in and out  R rank.
+LoRA's FLOPs. The learned update B·A - B0·A0 is a LoRA of rank 2R, and is saved as one.
+Paper: Meng et al., arXiv 2404.02948. Shapes: I, O features in and out  R rank.
 """
 
 from __future__ import annotations

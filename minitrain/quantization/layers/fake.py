@@ -4,8 +4,9 @@
     backward   dW = dQ(W)            the straight-through estimator: round's own gradient is 0
 
 Updates far smaller than a level accumulate in W until it changes levels. `convert_qat` then makes
-the layers to deploy; they compute bit for bit the same as in training. Papers: Bengio et al. 2013
-(arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877). Shapes: D width in  F width out.
+the layers to deploy; they compute bit for bit the same as in training.
+Papers: Bengio et al. 2013 (arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877).
+Shapes: D width in  F width out.
 """
 
 from __future__ import annotations

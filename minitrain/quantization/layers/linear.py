@@ -5,8 +5,9 @@
 
 The weight has no gradient: earlier layers train, or an adapter beside it (QLoRA). Memory falls by
 16/bits over bfloat16; time does not, since all of Ŵ goes through memory: only packed kernels
-(packed_kernels.py) are faster. Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Lab:
-e07. Shapes: D width in  F width out.
+(packed_kernels.py) are faster.
+Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Lab: e07.
+Shapes: D width in  F width out.
 """
 
 from __future__ import annotations

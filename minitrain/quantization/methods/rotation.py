@@ -8,9 +8,9 @@ head's size,
 
 RMSNorm's x/rms(x) is invariant; its weights, which are not, are first folded into the matrices
 after it. A tied head then differs from the embedding, and gets its own matrix. Q = diag(±1) H with
-a Hadamard matrix H of ±1/√D: an outlier of size a becomes D numbers of size a/√D. Paper: Ashkboos
-et al. 2024, QuaRot (arXiv:2404.00456), stages 1a and 1b; its online rotations for 4-bit activations
-are not implemented. Shapes: D width.
+a Hadamard matrix H of ±1/√D: an outlier of size a becomes D numbers of size a/√D.
+Paper: Ashkboos et al. 2024, QuaRot (arXiv:2404.00456), stages 1a and 1b; its online rotations for
+4-bit activations are not implemented. Shapes: D width.
 """
 
 from __future__ import annotations

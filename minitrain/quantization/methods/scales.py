@@ -18,14 +18,16 @@ channels than o reads, and v -> o is skipped, as in AWQ. The three methods diffe
 AWQ: columns with large activations are scaled up before rounding. Scaling up one column of a group
 divides its relative error by s, as long as it does not set the group's maximum. The ratio is the
 best of a grid over [0, 1), by the layers' own output error; ratio 0 changes nothing, so the result
-is never worse on the calibration data. SmoothQuant: activations are quantized on the fly, with one
-scale for all channels of a token or even of a tensor, so one channel 100 times as large as the
-others leaves those few levels. Weights have a scale per row, and can absorb it. alpha = 1 equalizes
-the activations' channels, 0 the weights' columns. Outliers: from some 6.7B parameters on, a few
-channels of the residual stream are 20 to 100 times the others, in every layer and for every token;
-here they are planted in a small model, to make its activations as hard to quantize. Papers: Lin et
-al. 2024 (arXiv:2306.00978), section 3.2; Xiao et al. 2023 (arXiv:2211.10438), equation 4; Dettmers
-et al. 2022 (arXiv:2208.07339), section 4. Shapes: D channels.
+is never worse on the calibration data.
+SmoothQuant: activations are quantized on the fly, with one scale for all channels of a token or
+even of a tensor, so one channel 100 times as large as the others leaves those few levels. Weights
+have a scale per row, and can absorb it. alpha = 1 equalizes the activations' channels, 0 the
+weights' columns.
+Outliers: from some 6.7B parameters on, a few channels of the residual stream are 20 to 100 times
+the others, in every layer and for every token; here they are planted in a small model, to make its
+activations as hard to quantize.
+Papers: Lin et al. 2024 (arXiv:2306.00978), section 3.2; Xiao et al. 2023 (arXiv:2211.10438),
+equation 4; Dettmers et al. 2022 (arXiv:2208.07339), section 4. Shapes: D channels.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from minitrain.ranks.launch import Results
 
 LEAST = 0.3  # seconds; no run can be judged in less
 SUBMISSION_SECONDS = 300.0  # for all exercises of a file together; an honest lab takes a fifth
-HANGS = 3  # runs of a file allowed the full deadline after a hang
+HANGS = 3  # hung runs of a file, after which deadlines are short
 
 
 @dataclass
@@ -119,7 +119,8 @@ class Attempt:
             self.spent.seconds += time.monotonic() - began
 
     def _seconds(self, timeout: float | None) -> float:
-        """The deadline of the next run: short after a hang, and within the exercise's own."""
+        """The deadline of the next run: short after a hang, and within the exercise's remaining
+        time."""
         limits = self.sandbox.limits
         left = limits.exercise_seconds - self.used_seconds
         if left < LEAST:

@@ -115,7 +115,7 @@ def _student(entry: Entry) -> str:
 
 
 def _is_folder(path: Path) -> bool:
-    """False, too, for a link to an inaccessible place."""
+    """True also for a link whose target is inaccessible."""
     try:
         return path.is_dir()
     except OSError:

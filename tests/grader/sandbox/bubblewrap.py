@@ -116,7 +116,7 @@ def lid(name: str) -> int:
 
 
 def _covered(lids: Mapping[str, int]) -> list[str]:
-    """A lid on each hidden file, and on the compiled copies beside it."""
+    """A lid on each hidden file, and on its compiled copies."""
     arguments: list[str] = []
     for name, file in lids.items():
         path = COURSE / name

@@ -9,7 +9,7 @@ submission. Every request of a rank (wire.py) is first noted, in order, then car
 
 An answer is sent only to a rank that waits for it, so a full socket never blocks the relay. A send
 completes when its receiver has asked for it, as in gloo: two ranks that both send first deadlock.
-The notes record what was sent, whatever the rank's own trace says (`differs`).
+The notes record what was sent, independently of the rank's own trace (`differs`).
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class Returned:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a run: `results`, a packed `Returned` a rank, or the `failure` that ended it.
+    """The outcome of a run: `results`, a packed `Returned` per rank, or the `failure` that ended
+    it.
 
     The other fields are those of a launch's `Results`.
     """

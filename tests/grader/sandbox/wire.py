@@ -134,7 +134,7 @@ class Marks(list):
 
 
 def plain(label: Label) -> Label:
-    """A noted operation as plain data: a pipeline's is a tuple like any other."""
+    """A mark's label as plain data: a pipeline's operation becomes a plain tuple."""
     return label if isinstance(label, str) else tuple(label)
 
 
