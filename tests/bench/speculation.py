@@ -35,7 +35,7 @@ from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
 LENGTH = {"n-grams": 4}  # for drafts that cost nothing; 2 for others
-BATCH = 8  # texts in the engine
+BATCH = 8  # sequences in the engine
 LESSONS = (384, 160, 300)  # for EAGLE: sequences, tokens in each, and steps: about a minute
 WITHOUT = f"minitrain {minitrain.__version__} without drafts"
 GREEDY = SamplingParameters()

@@ -30,7 +30,7 @@ DEFINES = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Merged:
-    """A notebook with the learner's cells: how many were kept, and which ones both had changed."""
+    """A notebook with the learner's cells: the number kept, and those changed on both sides."""
 
     notebook: NotebookNode
     kept: int

@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 
 def moments(keep: str) -> list[Moment]:
-    """A step, from the first layer's forward to the first layer's backward."""
+    """A whole step, from the first layer's forward back to its backward."""
     each = SAVED if keep == KEPT else INPUT
     found = [Moment("forward", layer, each * (layer + 1)) for layer in range(LAYERS)]
     for layer in reversed(range(LAYERS)):
