@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from typing import Annotated
 
-if find_spec("typer") is None:  # nothing is installed yet
+if find_spec("typer") is None:  # dependencies are not installed yet
     from minitrain.apps.doctor import before_setup
 
     before_setup(sys.argv[1:])
@@ -73,7 +73,7 @@ app.add_typer(data, name="data")
 
 
 def main() -> None:
-    """Runs a command; a mistake is one sentence on stderr and exit code 2."""
+    """Runs a command; an InputError prints one sentence on stderr and exits with 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def refuse(sentence: str) -> None:
-    """Prints one line, whatever was typed or is the name of a file."""
+    """Prints one line, whatever characters an argument or a file's name holds."""
     print("error:", *printable(sentence, len(sentence)).split(), file=sys.stderr)
     sys.exit(2)
 

@@ -1,4 +1,4 @@
-"""Each technique beside the peer that a user would pick instead; the files lie in `tests/bench`."""
+"""Benchmarks each technique against its best-known peer; the files are in `tests/bench`."""
 
 from minitrain.paths import course_root
 

@@ -1,5 +1,5 @@
-"""The one exception for what a person can mend, and the three mistakes that are made everywhere: a
-name that nobody knows, a length that does not divide, and one text where a list of them is due."""
+"""The one exception for errors a user can fix, and three common cases: an unknown name, a length
+that does not divide, and one string where a list of strings is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class InputError(ValueError):
 def unknown_name(
     kind: str, given: str, known: Iterable[str], meant: str | None = None
 ) -> InputError:
-    """The error for a name that is none of `known`, with `meant` or the nearest one suggested."""
+    """The error for a name not in `known`, suggesting `meant` or the nearest one."""
     names = sorted(known)
     near = [meant] if meant else get_close_matches(str(given), names, n=1, cutoff=0.5)
     advice = f"did you mean '{near[0]}'? " if near else ""
@@ -26,13 +26,14 @@ def unknown_name(
 
 
 def check_list(what: str, given: Iterable[str]) -> None:
-    """InputError for one text, whose characters would each be taken for one."""
+    """InputError for a single string, which would be iterated by character."""
     if isinstance(given, (str, bytes, Path)):
         raise InputError(f"{what} are {given!r:.40}: give a list of them, such as [{what[:-1]}]")
 
 
 def divide(what: str, length: int, parts: int, kind: str = "ranks") -> int:
-    """length / parts: `divide("experts", 8, 4) == 2`; else an InputError that names what fits."""
+    """length / parts: `divide("experts", 8, 4) == 2`; else an InputError that names divisors that
+    work."""
     if length % parts == 0:
         return length // parts
     lower = length - length % parts

@@ -1,4 +1,4 @@
-"""Packages that only some of what is here needs: looked for when somebody wants it."""
+"""Optional dependencies, imported only when a feature needs them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from minitrain.errors import InputError
 
 
 def require(user: str, *modules: str, install: str = "", instead: str = "") -> None:
-    """InputError where one of the modules, of which `user` speaks, is not installed.
+    """InputError where one of the modules that `user` needs is not installed.
 
-    install: what pip calls them, if not as Python does; instead: what else one may do.
+    install: their names for pip, if different; instead: an alternative to suggest.
     """
     missing = [module for module in modules if not _is_there(module.partition(".")[0])]
     if missing:
@@ -21,7 +21,7 @@ def require(user: str, *modules: str, install: str = "", instead: str = "") -> N
 
 
 def optional(user: str, module: str, install: str = "", instead: str = "") -> ModuleType:
-    """The module; InputError also where it is installed and cannot be loaded."""
+    """The module; InputError where it is missing or fails to load."""
     require(user, module, install=install, instead=instead)
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""Where things are: the course's own folders, and the user's cache and progress."""
+"""Paths of the course's own folders, and of the user's cache and progress."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Downloads and other things that can be made again (`~/.cache/minitrain` on Linux)."""
+    """Downloads and other reproducible files (`~/.cache/minitrain` on Linux)."""
     from platformdirs import user_cache_path
 
     return _folder(user_cache_path, ".cache/minitrain")
 
 
 def state_dir() -> Path:
-    """What must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
+    """Files that must not be lost: a learner's progress (`~/.local/share/minitrain` on Linux)."""
     from platformdirs import user_data_path
 
     return _folder(user_data_path, ".local/share/minitrain")
 
 
 def stand_in_home() -> Path:
-    """A folder of the checkout, for who has a home that cannot be written."""
+    """A folder of the checkout, used when the home folder is not writable."""
     return course_root() / ".home"
 
 
 def _folder(find: Callable[..., Path], name: str) -> Path:
-    """The user's own folder, or the one in the stand-in where that cannot be written."""
+    """The user's own folder, or the stand-in's where that one is not writable."""
     try:
         found = find("minitrain", ensure_exists=True)
     except OSError:
@@ -57,7 +57,7 @@ def _folder(find: Callable[..., Path], name: str) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file of which a kill or a crash leaves the old text or the new, never a part."""
+    """Writes a file atomically: a kill or crash leaves the old text or the new, never a part."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 

@@ -1,12 +1,12 @@
-"""Numbers in words, for people: counts, bytes, seconds, points, with their units.
+"""Human-readable numbers: counts, bytes, seconds, points, with their units.
 
     plural(2, "row")     '2 rows'      bytes_text(12e6)       '12 MB'
     count_text(1.2e6)    '1.2M'        memory_text(1536)      '1.5 KiB'
     number_text(None)    '–'           seconds_text(3.1e-3)   '3.1 ms'
     points_text(1.5)     '1.5'         score_text(2, 6)       '2 of 6 points'
-    printable(text)      what a stranger wrote, without control characters
+    printable(text)      untrusted text without control characters
 
-Three significant digits, four for memory and plain numbers, and no zeros at the end.
+Three significant digits, four for memory and plain numbers, without trailing zeros.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def plural(count: float, noun: str) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """Decimal units, as networks and disks have them: 12_000_000 -> '12 MB'."""
+    """Decimal units, as for networks and disks: 12_000_000 -> '12 MB'."""
     return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB", " PB"), digits=3)
 
 
 def memory_text(value: float) -> str:
-    """Binary units, as memory has them: 1536 bytes -> '1.5 KiB'."""
+    """Binary units, as for memory: 1536 bytes -> '1.5 KiB'."""
     return _scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"), digits=4)
 
 
@@ -69,8 +69,8 @@ def score_text(got: float, most: float) -> str:
 
 
 def printable(text: str, most: int = 2000) -> str:
-    """What a stranger wrote, safe in a terminal, JSON, XML and CSV: no control characters, no
-    surrogates, and of more than `most` characters the two ends."""
+    """Untrusted text made safe for a terminal, JSON, XML and CSV: no control characters, no
+    surrogates, and beyond `most` characters only the two ends."""
     half = most // 2
     if len(text) > most:
         text = f"{text[:half]} … {text[-half:]}"
@@ -78,7 +78,7 @@ def printable(text: str, most: int = 2000) -> str:
 
 
 def _scaled(value: float, step: int, units: Sequence[str], digits: int) -> str:
-    """In the first unit in which it is, rounded, less than a `step` of them."""
+    """Uses the first unit in which the rounded value is below `step`."""
     for unit in units[:-1]:
         text = f"{value:.{digits}g}"
         if abs(float(text)) < step:
@@ -88,6 +88,6 @@ def _scaled(value: float, step: int, units: Sequence[str], digits: int) -> str:
 
 
 def signal_text(number: int) -> str:
-    """Its name, such as SIGKILL; a real-time signal has none."""
+    """The signal's name, such as SIGKILL; real-time signals have none."""
     names = {one.value: one.name for one in signal.Signals}
     return names.get(number, f"signal {number}")

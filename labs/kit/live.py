@@ -1,10 +1,10 @@
-"""A run in a notebook while it trains: the page of `minitrain watch` below the cell, once a second.
+"""Shows a training run live in a notebook: the page of `minitrain watch`, once a second.
 
     with live.watching(folder):
         launch(train_on_ranks, folder, ranks=4)     # each rank writes folder/metrics….jsonl
 
-The ranks work in processes of their own; a thread of the kernel reads what they write, and draws.
-After the block the last state stays, without a live kernel too.
+The ranks run in their own processes; a thread of the kernel reads their files, and draws. After the
+block the last state stays visible, even without a live kernel.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ AROUND = (
 
 @contextmanager
 def watching(folder: str | Path, every: float = 1.0) -> Iterator[History]:
-    """Shows the run in `folder` while the block runs; outside a notebook, its end as text.
+    """Shows the run in `folder` while the block runs; outside a notebook, its final state as text.
 
-    The folder's files need not be there yet. Gives the `History`, whose alerts may be looked at.
+    The folder's files need not exist yet. Yields the `History`, whose alerts can be inspected.
     """
     if every <= 0:
         raise InputError(f"every={every}: give seconds between two looks, over 0")
@@ -62,7 +62,7 @@ def _keep_new(history: History, shown: Any, over: threading.Event, every: float)
 
 
 def drawn(history: History) -> Rich:
-    """The run as it is now, for a notebook and in words."""
+    """The run's current state, as HTML and as text."""
     state = state_of(history)
     heading = f"<b>{words(state['run'])}</b> {state['state']}"
     html = (

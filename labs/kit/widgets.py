@@ -1,12 +1,12 @@
 """Sliders on analytic or cached results; a static picture at the defaults always comes first.
 
-    def draw(ax, ranks, gigabytes):             # paints at once: a formula, or a table in memory
+    def draw(ax, ranks, gigabytes):             # draws fast: a formula, or a table in memory
         ...
     widgets.explore(draw, ranks=(2, 64, 8), gigabytes=[1, 10, 100])
 
 A choice is `(first, last, default)`, or a list, whose first element is the default, or a list and
-the default: `([1, 2, 4, 8], 2)`. Values run from small to large. Without a live
-kernel or ipywidgets the picture stays as it is, and nothing is missing but the handles.
+the default: `([1, 2, 4, 8], 2)`. Values run from small to large. Without a live kernel or
+ipywidgets only the sliders are missing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def explore(
     inches: tuple[float, float] | None = None,
     **choices: Choice,
 ) -> None:
-    """Shows `draw(ax, **defaults)`, then, where they can live, handles that draw it anew.
+    """Shows `draw(ax, **defaults)`, then, in a live kernel, sliders that redraw it.
 
-    alt: its words, or what gives those of a choice; "": read off the picture. inches: its width and
+    alt: alt text, or a function of the choice; "": derived from the picture. inches: width and
     height; None: 6.6 x 4.4.
     """
 
@@ -58,7 +58,7 @@ def explore(
 
 
 def default_of(name: str, choice: Choice) -> Any:
-    """The value that the static picture shows; InputError for a choice that is none."""
+    """The value that the static picture shows; InputError for an invalid choice."""
     if isinstance(choice, list) and choice:
         return choice[0]
     if isinstance(choice, tuple) and len(choice) == 3 and choice[0] <= choice[2] <= choice[1]:
@@ -78,7 +78,7 @@ def painted(
     inches: tuple[float, float] | None,
     values: dict[str, Any],
 ) -> Rich:
-    """The picture at these values, with the words for them."""
+    """The picture at these values, with its alt text."""
     width, height = inches or (None, None)
     with canvas(width=width, height=height) as (fig, ax):
         draw(ax, **values)
@@ -88,7 +88,7 @@ def painted(
 def _show_with_handles(
     first: Rich, paint: Callable[[dict[str, Any]], Rich], choices: dict[str, Choice]
 ) -> None:
-    """The picture, and below it the handles; a move of one replaces the picture where it stands."""
+    """The picture with sliders below; moving one replaces the picture in place."""
     import ipywidgets
     from IPython.display import display as show_in_notebook
 

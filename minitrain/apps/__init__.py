@@ -1,1 +1,1 @@
-"""The command line, one file a command; none imports torch before it runs."""
+"""The command line, one file per command; torch is imported only when a command runs."""

@@ -1,4 +1,4 @@
-"""`python -m minitrain bench [NAME …] [--json FILE]`: ours and the peers', measured in turn."""
+"""`python -m minitrain bench [NAME …] [--json FILE]`: ours and the peers', measured alternately."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def chosen_cases(names: list[str] | None, repeats: int | None = None) -> list[Ca
 
 
 def measured_rows(cases: list[Case]) -> list[Row]:
-    """Measures case by case, with a bar on stderr, and prints each ratio at once."""
+    """Measures case by case, with a progress bar on stderr, and prints each ratio as it is
+    known."""
     from tqdm import tqdm
 
     rows: list[Row] = []

@@ -1,7 +1,7 @@
-"""Chat templates: a conversation as the text that a model was trained to continue.
+"""Chat templates: render a conversation as the prompt format a model was trained on.
 
-The template is a program that came with the model, so it runs in jinja's sandbox. Settings and the
-names that it may use are those of transformers' `apply_chat_template`.
+The template is code shipped with the model, so it runs in jinja's sandbox, with the settings and
+variables of transformers' `apply_chat_template`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Message = Mapping[str, object]  # role, content, …
 CONFIG, OWN_FILE, TOKENS_FILE = (
     "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
 )  # fmt: skip
-REASONING = ("reasoning_content", "thinking", "reasoning")  # the names that templates have for it
-MARK = token_hex(16)  # around generated text; no message has it
+REASONING = ("reasoning_content", "thinking", "reasoning")  # its names in various templates
+MARK = token_hex(16)  # marks generated text; occurs in no message
 LONGEST_REASON = 300
 
 
 class ChatTemplate:
-    """A broken template is refused when it is used: the model can still complete text."""
+    """A broken template is refused only on use: the model can still complete text."""
 
     def __init__(self, source: str | Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         """`source`: the template, or several by name; `special_tokens`: bos_token, …"""
@@ -59,15 +59,15 @@ class ChatTemplate:
         mark: str = "",
     ) -> str:
         """The messages, up to the assistant's next turn if `answer`; InputError if the template
-        refuses. `given`: tools, documents and other names that the template may use; `mark` is
-        written around the text that {% generation %} marks."""
+        refuses. `given`: tools, documents and other template variables; `mark` is written around
+        the text inside {% generation %}."""
         names = {"tools": None, "documents": None, **self.special_tokens, **(given or {})}
         names["messages"] = [without_nulls(message) for message in messages]
         names["add_generation_prompt"] = answer
         names["_generated"] = lambda caller: mark + caller() + mark
         try:
             return self._template(names["tools"]).render(names)
-        except Exception as error:  # the template is a program of others: it may fail in any way
+        except Exception as error:  # third-party code: it may fail in any way
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             reason = " ".join(f"{kind}{error}".split())[:LONGEST_REASON]
             raise InputError(
@@ -94,7 +94,7 @@ class ChatTemplate:
 
 
 class Generation(Extension):
-    """{% generation %} … {% endgeneration %}: `_generated` is called with what lies between."""
+    """{% generation %} … {% endgeneration %}: `_generated` is called with its contents."""
 
     tags = frozenset({"generation"})
 
@@ -132,14 +132,14 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without the escapes that jinja's own makes for HTML."""
+    """Like jinja's own, without HTML escapes."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def without_nulls(message: Message) -> dict[str, object]:
-    """A message without nulls, its reasoning under each of the names that templates read."""
+    """A message without nulls, its reasoning under every name that templates use."""
     given = {name: value for name, value in message.items() if value is not None}
     reasoning = next((given[name] for name in REASONING if name in given), None)
     if reasoning is None:

@@ -47,7 +47,7 @@ def language_names() -> Collection[str]:
 
 
 def read_filters(text: str) -> tuple[str, ...]:
-    """Names with commas between, or none."""
+    """Comma-separated names, or none."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if names == (NOTHING,):
         return ()
@@ -79,7 +79,7 @@ FIELD = Option(SOURCE, "The field of JSON lines or Parquet that holds the text."
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Settings of the preparation, as they are typed."""
+    """The options of `data prepare`, as typed."""
 
     field: Annotated[str, FIELD] = "text"
     language: Annotated[str, Option(LANGUAGE, "Keep documents in en, de, … or any language.")] = (

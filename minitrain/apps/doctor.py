@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-COLORS = {"ok": "32", "warn": "33", "fail": "31"}  # green, yellow, red of a terminal
+COLORS = {"ok": "32", "warn": "33", "fail": "31"}  # a terminal's green, yellow, red
 
 
 def doctor() -> None:
@@ -28,7 +28,8 @@ def doctor() -> None:
 
 
 def before_setup(arguments: list[str]) -> NoReturn:
-    """Without the packages: `doctor` reports what is missing; other commands name the remedy."""
+    """Before packages are installed: `doctor` reports missing ones; other commands name the
+    remedy."""
     if arguments[:1] == ["doctor"]:
         doctor()
     print(

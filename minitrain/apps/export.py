@@ -1,10 +1,10 @@
 """`python -m minitrain export SOURCE --out FOLDER`: a model in Hugging Face's form; `merge ADAPTER
 --out FOLDER`: an adapter and its model as one plain model.
 
-SOURCE is a run (its newest checkpoint, or --step N), one checkpoint, or a GGUF file. Runs on any
-mesh are alike: a checkpoint holds the whole model. ADAPTER is a run of `finetune`, or a folder of
-PEFT's files. The merged model keeps the dtype in which its base is stored; a base in few bits
-(QLoRA) comes out dense, since rounding the sum anew would lose some of what was learned.
+SOURCE is a run (its newest checkpoint, or --step N), one checkpoint, or a GGUF file. The run's mesh
+does not matter: a checkpoint holds the whole model. ADAPTER is a run of `finetune`, or a folder of
+PEFT's files. The merged model keeps the dtype in which its base is stored; a quantized base (QLoRA)
+is merged into a dense model, since requantizing the sum would lose part of the update.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def export(
 
 
 def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles, str]:
-    """The model, its tokenizer's files, and their origin in words."""
+    """The model, its tokenizer's files, and a description of their origin."""
     from minitrain.model.hub.gguf import find_gguf
     from minitrain.model.hub.load import load_pretrained
     from minitrain.reliability.checkpoint.folder import verify
@@ -75,7 +75,7 @@ def checkpoint_of(source: Path, step: int | None) -> Path:
 
 
 def check_has_form(checkpoint: Path) -> None:
-    """InputError with the reason why `train` could write no config.json."""
+    """InputError with the reason why `train` wrote no config.json."""
     from minitrain.apps.train.options import RUN_FILE
     from minitrain.model.config import preset
     from minitrain.model.hub.config import hub_config, read_json

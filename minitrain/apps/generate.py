@@ -1,6 +1,6 @@
-"""`python -m minitrain generate --model MODEL --prompt "…"`: generated text, as it appears.
+"""`python -m minitrain generate --model MODEL --prompt "…"`: streams generated text.
 
-All prompts are in one engine; the first answer is streamed, the others follow in their order.
+All prompts run in one engine; the first answer is streamed, the others follow in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 NEW_TOKENS, BLOCK = 128, 16
-Place = tuple[int, int]  # the numbers of a prompt and of a sample
+Place = tuple[int, int]  # the indices of a prompt and of a sample
 
 
 def read_text(text: str) -> str:
@@ -110,7 +110,7 @@ def answer(
     requests = []
     for prompt in prompts:
         tokens = prompt_tokens(language, prompt)
-        room = net.config.max_length - len(tokens)  # the engine refuses a given length over it
+        room = net.config.max_length - len(tokens)  # the engine refuses a longer requested length
         longest = new_tokens or max(1, min(NEW_TOKENS, room))
         requests.append((tokens, replace(parameters, max_new_tokens=longest, stop_tokens=ends)))
     blocks = sum(-(-(len(t) + p.max_new_tokens) // BLOCK) for t, p in requests) * samples
@@ -127,7 +127,7 @@ def answer(
 
 
 def prompt_tokens(language: Language, prompt: str | None) -> list[int]:
-    """`prompt` None: the token that begins a text."""
+    """`prompt` None: only the token that begins a sequence."""
     tokens = list(language.begin) if prompt is None else language.encode(prompt)
     if not tokens:
         raise InputError("this model has no token that begins a text: give --prompt")
@@ -136,7 +136,7 @@ def prompt_tokens(language: Language, prompt: str | None) -> list[int]:
 
 @dataclass
 class Printer:
-    """Prints answers in the order of their prompts, whatever the order in which they end."""
+    """Prints answers in the order of their prompts, whichever finishes first."""
 
     kept: dict[Place, str] = field(default_factory=dict)  # not printed yet; the first is live
     places: dict[str, Place] = field(default_factory=dict)  # by the request's id

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def read_submission_path(text: str) -> Path:
-    """A file or folder that is there, or a lab's own notebook by its name: e02."""
+    """An existing file or folder, or a lab's own notebook by name: e02."""
     path = named(text)
     if path.exists():
         return path
@@ -135,7 +135,8 @@ def _files(paths: list[Path]) -> list[Path]:
 def _read(
     paths: list[Path], lab: str | None = None
 ) -> tuple[list[tuple[Submission, str]], list[str]]:
-    """The submissions with their labs (of `lab` alone if given), and a sentence for each other."""
+    """The submissions with their labs (only those of `lab` if given), and a sentence for each
+    rejected file."""
     from minitrain.lab.grading.collect import find_lab
     from minitrain.lab.grading.submission import read_submission
 
@@ -185,7 +186,7 @@ def _write(
 
 
 def _jobs() -> int:
-    """A process a core, each with the memory that a submission may take."""
+    """One process per core, if memory allows 4 GiB for each."""
     import psutil
 
     memory = psutil.virtual_memory().total // (4 * 2**30)

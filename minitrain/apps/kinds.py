@@ -1,12 +1,12 @@
-"""Kinds of options: each parses its text, or refuses it in one sentence.
+"""Types of options: each parses its text, or rejects it in one sentence.
 
     gpus: Annotated[int, Option(whole(1, 10**6), "The number of chips.")] = 64
     $ minitrain plan --gpus 1e20
     error: --gpus is '1e20': give a whole number from 1 to 1,000,000
 
-Typer sees each as text with a callback (`typed`); a dataclass of such fields is a command's options
-too, and checks itself by them (`check_fields`). Imports no torch, so that a wrong option is
-refused at once.
+Typer sees each as text with a callback (`typed`); a dataclass of such fields also defines a
+command's options, and validates itself (`check_fields`). Imports no torch, so that a wrong option
+is rejected at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minitrain.errors import InputError, unknown_name
 
 @dataclass(frozen=True)
 class Kind:
-    """`read` makes a value of the text; what it cannot read is a ValueError or OSError."""
+    """`read` parses the text; it raises ValueError or OSError for invalid input."""
 
     metavar: str
     allowed: str  # "give ..."
@@ -64,7 +64,7 @@ def whole(low: int, high: int) -> Kind:
 
 
 def real(low: float, high: float) -> Kind:
-    """Within [low, high], so neither nan nor inf."""
+    """Within [low, high]; neither nan nor inf."""
 
     def read(text: str) -> float:
         value = float(text)
@@ -100,7 +100,7 @@ def full_name(text: str, names: Collection[str]) -> str:
 
 
 def several(kind: Kind) -> Kind:
-    """With commas between, each once, in the order given."""
+    """Comma-separated, each once, in the given order."""
 
     def read(text: str) -> list:
         return list(dict.fromkeys(kind.read(part.strip()) for part in text.split(",")))
@@ -115,7 +115,7 @@ def read_device(text: str) -> str:
 
 
 def read_host(text: str) -> str:
-    """Tried by a socket that listens there for an instant."""
+    """Checked by briefly listening there."""
     family, kind, _, _, address = socket.getaddrinfo(text or "?", 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind) as probe:
         probe.bind(address)
@@ -130,7 +130,7 @@ HOST = Kind("HOST", "an address of this machine: localhost, or 0.0.0.0 for all",
 
 
 def named(text: str) -> Path:
-    """A path that can be printed, and is not empty."""
+    """A non-empty, printable path."""
     if not text.strip() or not text.encode():  # a lone surrogate raises ValueError
         raise ValueError
     return Path(text)
@@ -149,7 +149,7 @@ def read_path(text: str) -> Path:
 
 
 def read_new_file(text: str) -> Path:
-    """One that is there may be written; of one that is not, the folder."""
+    """An existing file must be writable; for a new one, its folder."""
     path = named(text)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -164,7 +164,7 @@ def read_picture(text: str) -> Path:
 
 
 def read_folder(text: str) -> Path:
-    """One that is there, or can be made: the nearest that is there takes a file."""
+    """A folder, existing or to be created: it, or its nearest existing parent, must be writable."""
     path = named(text)
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     TemporaryFile(dir=there).close()
@@ -183,26 +183,26 @@ FOLDER = Kind("FOLDER", "a folder that can be written", read_folder)
 
 @dataclass(frozen=True)
 class Option:
-    """In an annotation: an option's kind, its sentence of help, and the panel that lists it."""
+    """In an annotation: an option's kind, its help text, and its help panel."""
 
     kind: Kind
     help: str
-    default: str | None = None  # in words, where it is worked out and the parameter's own is None
+    default: str | None = None  # in words, for a computed default (the parameter's own is None)
     panel: str | None = None
-    many: bool = False  # may be repeated; of an argument: all the rest
+    many: bool = False  # may be repeated; for an argument: all the rest
 
     declared = staticmethod(typer.Option)
 
 
 class Argument(Option):
-    """A value that is given by its place."""
+    """A positional argument."""
 
     declared = staticmethod(typer.Argument)
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A bool, --NAME unless `names` has other spellings of it."""
+    """A bool, --NAME unless `names` gives other spellings."""
 
     help: str
     panel: str | None = None
@@ -241,7 +241,7 @@ def group(name: str, help: str) -> typer.Typer:
 
 
 def add(to: typer.Typer, function: Callable, *options: type) -> None:
-    """Adds a command to a group; the second paragraph of its docstring is the examples of its help.
+    """Adds a command to a group; the second paragraph of its docstring holds the help's examples.
 
     `options` are the dataclasses behind the function's **given.
     """
@@ -274,7 +274,7 @@ def typed(function: Callable, *options: type) -> Callable:
 
 
 def of_fields(kind: type) -> list[Parameter]:
-    """A parameter for each field of a dataclass that is an option, inherited ones last."""
+    """A parameter for each option field of a dataclass, inherited ones last."""
     hints = get_type_hints(kind, include_extras=True)
     ordered = sorted(fields(kind), key=lambda field: field.name not in kind.__annotations__)
     defaults = {f.name: Parameter.empty if f.default is MISSING else f.default for f in ordered}
@@ -286,7 +286,7 @@ def of_fields(kind: type) -> list[Parameter]:
 
 
 def as_text(parameter: Parameter) -> Parameter:
-    """A parameter as typer's, of text, that a callback reads; others unchanged."""
+    """Turns a parameter into typer's text parameter with a callback; others are unchanged."""
     option, label = option_of(parameter.annotation), label_of(parameter)
     if isinstance(option, Flag):
         names, shown = option.names or (label,), {"rich_help_panel": option.panel, "metavar": ""}
@@ -322,14 +322,14 @@ def option_of(annotation: Any) -> Option | Flag | None:
 
 
 def label_of(parameter: Parameter) -> str:
-    """An option as it is typed, --deadline; an argument by its place, RUNS."""
+    """An option as it is typed, --deadline; or an argument's metavar, RUNS."""
     if isinstance(option_of(parameter.annotation), Argument):
         return parameter.name.upper()
     return f"--{parameter.name.replace('_', '-')}"
 
 
 def check_fields(options: Any) -> None:
-    """InputError for the first field of a dataclass that holds what its option could not be."""
+    """InputError for the first field of a dataclass whose value its option would reject."""
     for parameter in of_fields(type(options)):
         option, value = option_of(parameter.annotation), getattr(options, parameter.name)
         if isinstance(option, Option) and value is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_page(text: str) -> Path:
-    """A notebook of labs/, by its name or by the start of it: e02."""
+    """A notebook of labs/, by its name or a prefix of it: e02."""
     labs = course_root() / "labs"
     known = {path.stem: path for path in labs.glob("*.ipynb")}
     if not known:
@@ -31,7 +31,7 @@ def read_page(text: str) -> Path:
 
 
 def read_master_name(text: str) -> str:
-    """A lab that has a master, by its name, the start of it, or its file."""
+    """A lab that has a master, by its name, a prefix of it, or its file."""
     from minitrain.lab.building.masters import targets
 
     names = [target.name for target in targets()]
@@ -59,7 +59,7 @@ def lab(
 
     options = (f"--ServerApp.ip={ip}",) if ip != "localhost" else ()
     tools = Path(sys.executable).parent
-    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"  # of its terminals
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"  # for its terminals
     if not os.access(Path.home(), os.W_OK):
         home = stand_in_home()
         home.mkdir(exist_ok=True)
@@ -73,7 +73,8 @@ def lab(
 
 
 def become(command: list[str]) -> None:
-    """Replaces this process by the command, which then gets its signals and gives its exit code."""
+    """Replaces this process by the command, which then receives its signals and sets its exit
+    code."""
     if os.name == "posix":
         os.execv(command[0], command)
     sys.exit(subprocess.run(command).returncode)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Language:
-    """An answer ends before one of the tokens `ends`; an empty prompt becomes `begin`."""
+    """An answer stops before any token in `ends`; an empty prompt becomes `begin`."""
 
     tokenizer: Tokenizer
     begin: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Language:
 
 
 def open_with_language(name: str, device: str | None) -> tuple[Transformer, Language]:
-    """Opens any model that the other commands open; on a CPU in float32, which is fast there."""
+    """Opens any model that the other commands open; in float32 on a CPU, where it is fast."""
     import torch
 
     from minitrain.apps.train.setup import find_device

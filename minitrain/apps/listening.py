@@ -14,7 +14,7 @@ PAGE_HEADERS = {
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listens before the slow load of the model, so that a taken port is refused at once."""
+    """Listens before the slow model load, so that a port in use is reported at once."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind)

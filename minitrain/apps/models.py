@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from minitrain.model.hub.text import TextFiles
     from minitrain.model.transformer import Transformer
 
-OWN = ("stories15M", "smollm2-135m-instruct")  # of the course's assets, those that are models
+OWN = ("stories15M", "smollm2-135m-instruct")  # the course's assets that are models
 MODEL = Kind("MODEL", "a folder, a .gguf file, or a name on the hub", lambda text: str(named(text)))
 MODEL_HELP = (
     f"A Hugging Face folder, a run, a .gguf file, {OWN[0]}, {OWN[1]}, or a name on the hub."
 )
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-FINETUNED = "finetune.json"  # what a run of `finetune` was asked
+FINETUNED = "finetune.json"  # the options of a `finetune` run
 WANTED = ["*.json", "*.safetensors", "tokenizer.model", "merges.txt", "*.jinja"]
 
 
@@ -34,7 +34,7 @@ def open_model(
 ) -> tuple[Transformer, TextFiles]:
     """Fetches a model that is not a path; `dtype` None keeps the stored one.
 
-    A folder of `quantize` always keeps its own: its weights are not rounded again.
+    A folder written by `quantize` always keeps its own: its weights are not rounded again.
     """
     from minitrain.model.hub.load import load_pretrained
     from minitrain.quantization.folder import is_quantized, load_quantized
@@ -46,7 +46,7 @@ def open_model(
 
 
 def find_model(name: str) -> Path:
-    """The folder or file; of a run its newest checkpoint, which is one too."""
+    """The folder or file; for a run its newest checkpoint, which is also a model folder."""
     from minitrain.data.assets.fetch import fetch
     from minitrain.reliability.checkpoint.folder import checkpoints, newest_checkpoint
 

@@ -1,7 +1,7 @@
-"""`python -m minitrain quantize --model MODEL --data TEXT`: a model in few bits, with its
+"""`python -m minitrain quantize --model MODEL --data TEXT`: quantizes a model, and reports its
 perplexity and bytes before and after.
 
-The first rows of the text calibrate and the last ones judge; they never overlap.
+The first rows of the text calibrate and the last ones evaluate; they never overlap.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
         raise InputError("config.json names no bos_token_id and no eos_token_id: add one")
     if data.endswith(".jsonl"):
         encoder = Encoder(text)
-        encoder.first = []  # packing begins every document
+        encoder.first = []  # packing adds the begin token itself
         documents = [encoder.encoded(example)[0] for example in read_jsonl(Path(data))]
     else:
         named = data in DOMAINS
@@ -140,7 +140,7 @@ def read_rows(data: str, text: TextFiles, vocabulary: int, length: int) -> Packe
 
 
 def split(packed: Packed, rows: int, judged: int) -> tuple[list[Batch], list[Batch]]:
-    """The first `rows` and the last `judged`, or as many as there are, a quarter to judge by."""
+    """The first `rows` and the last `judged`; of a short text all rows, a quarter to evaluate."""
     from minitrain.data.loader import Loader
 
     if len(packed) < 4:

@@ -19,17 +19,17 @@ def show_json(plain: Any) -> None:
 def show_table(
     rows: Iterable[dict[str, str]], title: str | None = None, left: Collection[str] = ()
 ) -> None:
-    """A row for each dictionary, whose keys head the columns; those of `left` are words."""
+    """A row for each dictionary, whose keys are the columns; those in `left` are left-aligned."""
     rows = list(rows)
     table = Table(title=title, box=box.SIMPLE, pad_edge=False)
     for column in rows[0] if rows else ():
         table.add_column(column, justify="left" if column in left else "right")
     for row in rows:
-        table.add_row(*map(Text, row.values()))  # a name may look like markup
+        table.add_row(*map(Text, row.values()))  # a name may contain markup
     Console().print(table)
 
 
 def say(*lines: str) -> None:
-    """Sentences below a table, as wide as the terminal wraps them."""
+    """Prints sentences below a table, wrapped by the terminal."""
     for line in lines:
         Console().print(line, soft_wrap=True, highlight=False, markup=False)

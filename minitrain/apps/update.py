@@ -1,4 +1,4 @@
-"""`python -m minitrain update`: the newest course, with everything that you wrote in it."""
+"""`python -m minitrain update`: fetches the newest course and keeps everything you wrote."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Fine-tuning: a trained model learns something new by a few numbers beside its weights, or by all.
+"""Fine-tuning a pretrained model: adapters with few parameters, or all of its weights.
 
     from minitrain.finetuning import adapt, save_adapter
     model = adapt(model, "lora", rank=8)
 
     model -> methods -> adapters/{lora, dora, pissa, features, bottleneck, norm}, prompts
-    layer          the one wrapper that carries them all
-    merging        an adapter into the weights and out of them; the model without it
+    layer          the one wrapper that holds any of them
+    merging        merging an adapter into the weights, unmerging, unloading
     peft_files     saved and loaded as PEFT does
-    many           one adapter a row of the batch, paged in and out of a budget of bytes
-    tensor         an adapter cut over ranks as its layer is
+    many           one adapter per row of the batch, paged in and out of a byte budget
+    tensor         an adapter sharded over ranks as its layer is
 
 Shapes, beside the course's legend: `R rank of an adapter  I, O features in and out of a layer`.
 """
@@ -28,7 +28,7 @@ __all__ = list(_DOORS)
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a door when it is asked for: the sandbox hides some of the room's files."""
+    """Imports a public name on first use: the sandbox hides some of the package's files."""
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_DOORS[name]}"), name)

@@ -1,11 +1,12 @@
-"""The one wrapper that carries any adapter over any layer, and how layers are found by name.
+"""The one wrapper that puts any adapter over any layer, and finding layers by name.
 
     Adapted(base_layer, adapter)        y = adapter(base_layer, x)
 
-The layer is called, never opened: it may be quantized, fused, or cut over ranks. An adapter decides
-what is computed before, beside and after it. Three states: adapted; disabled (the bare layer, bit
-for bit); merged (one dense layer that computes the sum, where the adapter has such a form).
-The names of the wrapper's children follow PEFT (`base_layer`). Shapes: I, O features in and out.
+The layer is only called, its weight never read: it may be quantized, fused, or sharded over ranks.
+An adapter decides what is computed before, beside and after it. Three states: adapted; disabled
+(the bare layer, bit for bit); merged (one dense layer that computes the sum, where the adapter has
+such a form). The names of the wrapper's children follow PEFT (`base_layer`). Shapes: I, O features
+in and out.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Adapter(nn.Module):
 
 
 class Adapted(nn.Module):
-    """`base_layer` under `adapter`; both are its children, and `merged_layer` while it is merged.
+    """`base_layer` under `adapter`; both are child modules, and `merged_layer` while merged.
 
-    base_layer's parameters are frozen: an adapter is trained alone. Any other attribute, such as
-    weight, bias or in_features, is the base layer's.
+    base_layer's parameters are frozen; only the adapter is trained. Any other attribute, such as
+    weight, bias or in_features, is looked up on the base layer.
     """
 
     def __init__(self, base_layer: nn.Module, adapter: Adapter) -> None:
@@ -65,7 +66,8 @@ class Adapted(nn.Module):
             return getattr(self.base_layer, name)
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """Called as the base layer is; an adapter reads the first argument, also by its name."""
+        """Called like the base layer; an adapter reads the first argument, positional or by
+        keyword."""
         if not self.enabled:
             return self.base_layer(*args, **named)
         if self.merged_layer is not None:
@@ -76,16 +78,17 @@ class Adapted(nn.Module):
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
-    """Path in the model -> wrapper, of all that carry an adapter."""
+    """Path in the model -> wrapper, for every layer with an adapter."""
     return {name: m for name, m in model.named_modules() if isinstance(m, Adapted)}
 
 
 def features(layer: nn.Module) -> tuple[int, int] | None:
-    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None of others.
+    """(O, I) of a linear layer, also of GPT-2's Conv1D, whose weight is (I, O); None for other
+    layers.
 
     A linear layer has in_features and out_features, and computes (..., I) -> (..., O). One whose
-    `weight` is no float matrix (O, I) has `weight.dequantize() -> (O, I)`, as `QuantLinear`'s,
-    which DoRA, PiSSA and merging ask for; the others never look at it.
+    `weight` is not a float matrix (O, I) has `weight.dequantize() -> (O, I)`, as `QuantLinear`
+    does; only DoRA, PiSSA and merging call it.
     """
     if is_conv1d(layer):
         return layer.nf, layer.nx
@@ -102,9 +105,9 @@ def is_conv1d(layer: nn.Module) -> bool:
 
 
 def find_layers(model: nn.Module, targets: tuple[str, ...]) -> list[tuple[str, nn.Module]]:
-    """Path and layer of all whose path is a target or ends with one, in our names or the hub's.
+    """Path and layer of every layer whose path is or ends with a target, in our names or the hub's.
 
-    Each target must match a layer; only of ALL_LINEAR, the default, may some be missing, as in a
+    Each target must match a layer; only in ALL_LINEAR, the default, may some be missing, as in a
     mixture of experts, whose matrices are the target `experts`. In a model other than `Transformer`
     the default means what "all-linear" does: every linear layer but the head.
     """
@@ -147,7 +150,7 @@ def _every_linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-# ---- a layer's numbers, for adapters that open it, and for merging ----
+# ---- a layer's weight, for adapters that read it, and for merging ----
 
 
 def dense_weight(layer: nn.Module) -> Tensor:
@@ -171,8 +174,8 @@ def dense_weight(layer: nn.Module) -> Tensor:
 def place_of(layer: nn.Module) -> dict[str, Any]:
     """Device and dtype for an adapter of this layer: the layer's own, but at least float32.
 
-    In bfloat16 an update of less than 1/256 of a weight is lost; an adapter is small, and can
-    afford not to.
+    In bfloat16 an update of less than 1/256 of a weight is lost; an adapter is small enough for
+    float32.
     """
     tensors = [*layer.parameters(), *layer.buffers()]
     device = tensors[0].device if tensors else torch.device("cpu")
@@ -181,8 +184,8 @@ def place_of(layer: nn.Module) -> dict[str, Any]:
 
 
 def dense_like(base: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """A frozen nn.Linear around weight (O, I) and bias; a Conv1D for a Conv1D, so that the model is
-    saved as others read it."""
+    """A frozen nn.Linear around weight (O, I) and bias; a Conv1D for a Conv1D, so that the saved
+    model loads elsewhere."""
     if is_conv1d(base):
         return with_weight(base, weight.T.contiguous(), bias)
     outs, ins = weight.shape

@@ -1,4 +1,4 @@
-"""Many LoRA adapters over one model: a batch in which every row has its own adapter, or none.
+"""Many LoRA adapters over one model: each row of a batch has its own adapter, or none.
 
     bank = AdapterBank(model, budget_bytes=64e6)
     bank.load("french", "adapters/french");  bank.load("sql", "adapters/sql")
@@ -8,22 +8,21 @@
     y_b = W x_b + s_b·B_b (A_b x_b)       W x for all rows in one matmul, as without adapters;
                                           A and B gathered by page, (B, R, I) and (B, R, O)
 
-A loop over adapters reads W once for each: where a few tokens a row are generated, that is what
-costs. Rows of lower rank are padded with pages of zeros, and a row without adapter has nothing
-else: what is added to it is 0. The padding is to the highest rank that the bank knows, not to the
-batch's: a row's numbers are then, bit for bit, the same whichever rows share the batch. For
-serving: pages get no gradient. Cost a token: 2R(I + O) FLOPs, and B·R·(I + O) numbers gathered a
-layer.
+A loop over adapters reads W once per adapter, which dominates the cost of decoding. Rows of lower
+rank are padded with pages of zeros, and a row without an adapter has only those: 0 is added to it.
+Rows are padded to the highest rank in the bank, not in the batch, so a row's result is bitwise the
+same whichever rows share its batch. For serving: pages get no gradient. Cost a token: 2R(I + O)
+FLOPs, and B·R·(I + O) numbers gathered a layer.
 
-The adapters wait in the host's memory and share a pool of pages of one rank each:
+The adapters stay in host memory and share a device pool of pages of one rank each:
 
     page        0      1     2     3     4     5     6       a page: a row of A and a column of B
     holds       zeros  fr.0  fr.1  sql.0 fr.2  sql.1 free
     table  fr   1 2 4      sql  3 5 0      none  0 0 0       padded to the highest rank with page 0
 
 An adapter of rank R takes R pages, wherever they are free, and the same pages in every layer: ranks
-may differ and nothing is moved to make room. When there is none, the adapter that was used longest
-ago leaves. A page is Σ (I + O) numbers over the adapted layers; a miss copies R of them to the
+may differ and nothing is moved to make room. When no page is free, the least recently used adapter
+is evicted. A page is Σ (I + O) numbers over the adapted layers; a miss copies R of them to the
 device.
 Papers: Chen et al., Punica, arXiv 2310.18547; Sheng et al., S-LoRA, 2311.03285, section 5.
 Shapes: B rows  T tokens  I, O features in and out  R rank  P pages.
@@ -57,8 +56,8 @@ ZERO_PAGE = 0
 class Rows:
     """The batch being computed: its pages (B, R), and its scalings (B, 1, 1).
 
-    tables: each row's pages, none for a row without adapter; scalings: a number a row. Shorter
-    tables are filled up with pages of zeros to `rank`, by default that of the longest.
+    tables: each row's pages, none for a row without adapter; scalings: one per row. Shorter tables
+    are padded with pages of zeros to `rank`, by default the longest table's length.
     """
 
     def __init__(
@@ -75,7 +74,8 @@ class Rows:
         self.scaling = torch.tensor(scalings, device=device, dtype=dtype)[:, None, None]
 
     def added(self, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """s·B(A x) of each row's own: x (B, T, I), pages a (P, I) and b (P, O) -> (B, T, O)."""
+        """s·B(A x) with each row's own factors: x (B, T, I), pages a (P, I) and b (P, O) -> (B, T,
+        O)."""
         a, b = a[self.pages], b[self.pages]  # (B, R, I), (B, R, O)
         inside = torch.bmm(x.to(a.dtype), a.transpose(1, 2)) * self.scaling  # (B, T, R)
         return torch.bmm(inside, b)
@@ -106,8 +106,8 @@ class RowWise(nn.Module):
 class AdapterBank:
     """Wraps the linear layers `targets` of a bare model, in place; `remove_from_model` undoes it.
 
-    LoRA, rsLoRA and PiSSA's are served: those that only add. Adapters wait in the host's memory;
-    `budget_bytes` are spent on the model's device, at once.
+    Serves LoRA, rsLoRA and PiSSA, which only add to the output. Adapters stay in host memory;
+    `budget_bytes` are allocated on the model's device up front.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class AdapterBank:
         self.pool.add(name, factors_in(folder, self.model))
 
     def add(self, name: str, adapter: nn.Module | Factors) -> None:
-        """Adds a copy of the adapter of a model of the same layers, or the factors as such."""
+        """Adds a copy of the adapter of a model with the same layers, or of the factors
+        themselves."""
         self.pool.add(name, adapter if isinstance(adapter, Factors) else factors_of(adapter))
 
     def remove(self, name: str) -> None:
@@ -143,7 +144,7 @@ class AdapterBank:
         self.pool.remove(name)
 
     def number(self, name: str) -> int:
-        """The number of the adapter now known by this name; InputError if there is none."""
+        """The number of the adapter that now has this name; InputError if there is none."""
         self.pool.ranks([name])
         return self.pool.numbers[name]
 
@@ -153,7 +154,7 @@ class AdapterBank:
 
     @contextmanager
     def rows(self, names: Sequence[str | None]) -> Iterator[None]:
-        """Within, row i of every batch is computed with adapter `names[i]`, None: with none."""
+        """Inside the context, row i of every batch uses adapter `names[i]`; None: no adapter."""
         if isinstance(names, str):
             raise InputError(f"rows({names!r}): give a list with a name, or None, for each row")
         if self.current is not None:
@@ -185,7 +186,7 @@ class AdapterBank:
 
 @dataclass(frozen=True)
 class Factors:
-    """One adapter: for each layer's path A (R, I) and B (O, R), and the scaling that they share."""
+    """One adapter: for each layer's path A (R, I) and B (O, R), and their common scaling."""
 
     layers: dict[str, tuple[Tensor, Tensor]]
     scaling: float
@@ -196,7 +197,7 @@ class Factors:
 
 
 class PagePool:
-    """`sizes`: path -> (I, O) of every layer that an adapter may be on; `budget_bytes` of pages.
+    """`sizes`: path -> (I, O) of every layer that may have an adapter; `budget_bytes` of pages.
 
     `a[path]` (P, I) and `b[path]` (P, O) are the pages.
     """
@@ -222,16 +223,16 @@ class PagePool:
         self.capacity = len(self.free)
         self.known: dict[str, Factors] = {}
         self.counter = itertools.count(1)
-        self.numbers: dict[str, int] = {}  # in the order of `add`: a name may come again
-        self.table: OrderedDict[str, list[int]] = OrderedDict()  # used longest ago first
+        self.numbers: dict[str, int] = {}  # in the order of `add`: a name may be reused
+        self.table: OrderedDict[str, list[int]] = OrderedDict()  # least recently used first
 
     @property
     def bytes_held(self) -> int:
-        """By the pages, used or free, that of zeros among them."""
+        """Bytes of all pages, used or free, including the page of zeros."""
         return sum(t.untyped_storage().nbytes() for t in (*self.a.values(), *self.b.values()))
 
     def add(self, name: str, factors: Factors) -> None:
-        """Makes an adapter known; it takes no page until a batch asks for it."""
+        """Registers an adapter; it takes no page until a batch uses it."""
         if name in self.known:
             raise InputError(
                 f"an adapter is called '{name}' already: remove it, or take another name"
@@ -258,7 +259,7 @@ class PagePool:
         self.numbers[name] = next(self.counter)
 
     def remove(self, name: str) -> None:
-        """Forgets an adapter, in pages or not."""
+        """Removes an adapter, whether or not it is in pages."""
         self.ranks([name])
         if name in self.table:
             self._leave(name)
@@ -272,7 +273,7 @@ class PagePool:
         return sum(self.known[name].rank for name in set(names))
 
     def ensure(self, names: Collection[str]) -> None:
-        """All of these are in pages when it returns; none of them leaves for another."""
+        """Brings all of these into pages; none of them is evicted for another."""
         names = list(dict.fromkeys(names))
         needed = self.ranks(names)
         if needed > self.capacity:
@@ -290,7 +291,7 @@ class PagePool:
 
     @property
     def highest_rank(self) -> int:
-        """The highest rank of all known adapters, in pages or not."""
+        """The highest rank of all registered adapters, in pages or not."""
         return max((factors.rank for factors in self.known.values()), default=0)
 
     def _enter(self, name: str, needed: Collection[str]) -> None:
@@ -304,7 +305,7 @@ class PagePool:
         self.table[name] = pages
 
     def _leave(self, name: str) -> None:
-        """Its pages are zeros again: the next one may be on fewer layers."""
+        """Zeroes the adapter's pages: the next one may cover fewer layers."""
         pages = self.table.pop(name)
         for path in self.known[name].layers:
             self.a[path][pages], self.b[path][pages] = 0, 0
@@ -355,7 +356,7 @@ def factors_in(folder: str | os.PathLike, model: nn.Module) -> Factors:
 
 
 def _of_scaling(b: Tensor, own: float, shared: float) -> Tensor:
-    """B of a layer with a scaling of its own, under the one that all share."""
+    """B rescaled, for a layer with its own scaling, to the shared scaling."""
     return b if own == shared else b * (own / shared)
 
 

@@ -1,13 +1,13 @@
-"""An adapter into the weights and out of them again, and the model without it.
+"""Merges an adapter into the weights, unmerges it, and removes it.
 
     merge(model)               y = W' x: as fast as before it was adapted
     unmerge(model)             back, bit for bit
-    merge_and_unload(model)    for good: a plain model, ready to be saved
+    merge_and_unload(model)    permanent: a plain model, ready to be saved
     with disabled(model): ...  the model as it was before, bit for bit
 
-W' is a matrix of its own beside W, until `merge_and_unload` lets W go: adding s·B·A to W and
-subtracting it again would leave W with the roundings of both, in bfloat16 1/256 of a weight each.
-A quantized layer is merged into a dense one, in 16 or 32 bits: quantizing the sum anew changes it.
+W' is a separate matrix beside W, until `merge_and_unload` frees W: adding s·B·A to W and
+subtracting it again would leave W with both rounding errors, in bfloat16 1/256 of a weight each. A
+quantized layer is merged into a dense one, in 16 or 32 bits: requantizing the sum would change it.
 Paper: Hu et al., arXiv 2106.09685, section 4.1.
 """
 
@@ -31,9 +31,9 @@ from minitrain.model.transformer import Transformer
 
 @torch.no_grad()
 def merge(model: nn.Module) -> None:
-    """Every adapted layer computes as one dense layer, until `unmerge`; all of them, or none.
+    """Makes every adapted layer compute as one dense layer, until `unmerge`; all or none.
 
-    No gradient reaches an adapter meanwhile. InputError for a method that no single layer computes.
+    No gradient reaches a merged adapter. InputError for a method that cannot be merged.
     """
     _check_mergeable(model)
     layers = adapted_layers(model).values()
@@ -43,7 +43,7 @@ def merge(model: nn.Module) -> None:
 
 
 def unmerge(model: nn.Module) -> None:
-    """Adapters work beside their layers again; nothing where nothing is merged."""
+    """Runs adapters beside their layers again; a no-op where nothing is merged."""
     for layer in adapted_layers(model).values():
         layer.merged_layer = None
 
@@ -52,7 +52,7 @@ def unmerge(model: nn.Module) -> None:
 def merge_and_unload(model: nn.Module) -> nn.Module:
     """Replaces each adapted layer by its merged one, one by one, and returns the model, unadapted.
 
-    An embedding and a head that were one matrix are two where one of them was adapted.
+    A tied embedding and head become two matrices where one of them was adapted.
     """
     _check_mergeable(model)
     for layer in adapted_layers(model).values():
@@ -89,7 +89,7 @@ def unload(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
-    """Within, the model computes what it did before it was adapted; also where it is merged."""
+    """Inside the context, the model computes as before it was adapted, even if merged."""
     check_uncut(model)
     if isinstance(adaptation_of(model), FullMethod):
         raise InputError("full fine-tuning leaves no model before it: load that one beside this")
@@ -106,7 +106,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
 
 
 def check_uncut(model: nn.Module) -> None:
-    """InputError for a model whose adapter is cut over ranks: this one has a part of it."""
+    """InputError for a model whose adapter is sharded over ranks: this rank has only a part."""
     if getattr(model, "adapter_is_cut", False):
         raise InputError(
             "this model's adapter is cut over ranks: whole_adapter(bare, model, group) gives one "

@@ -1,14 +1,14 @@
-"""The methods: the options of each, and the adapter that it puts over a layer.
+"""Fine-tuning methods: the options of each, and the adapter it puts over a layer.
 
     METHODS["rslora"](rank=16)                   LoRAMethod(rank=16, rslora=True)
     method.add_to(model, generator)              adapters over its layers, all else frozen
     method.adapter_for(layer, path, generator)   the adapter for one of them
 
 `targets` are names of layers, or the ends of their paths: "q", "attention.q", "blocks.3.mlp.down".
-The hub's names do as well: "q_proj"; "all-linear" means all linear layers but the head, of any
-model. `modules_to_save`: names of modules of which copies are trained whole and saved with the
-adapter. Options are checked when a method is made, and are written into its files.
-Formulas, costs and papers: adapters/ and prompts.py.
+The hub's names work too: "q_proj"; "all-linear" means all linear layers but the head, of any
+model. `modules_to_save`: names of modules whose copies are trained in full and saved with the
+adapter. Options are checked when a method is made, and are written into its files. Formulas, costs
+and papers: adapters/ and prompts.py.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class LayerMethod:
             object.__setattr__(self, what, _names(what, getattr(self, what) or ()))
 
     def adapter_for(self, layer: nn.Module, path: str, generator: torch.Generator) -> Adapter:
-        """InputError where the layer is none that the method can adapt."""
+        """InputError where the method cannot adapt the layer."""
         raise NotImplementedError
 
     def check(self, model: nn.Module, paths: list[str]) -> None:
-        """InputError for an option that fits none of the layers, which have these paths."""
+        """InputError for an option that matches none of the layers at these paths."""
 
     def add_to(self, model: nn.Module, generator: torch.Generator, example: Any = None) -> None:
         """Wraps the layers and freezes the rest; after an InputError nothing has changed."""
@@ -113,7 +113,7 @@ def _check_linear(layer: nn.Module, path: str) -> None:
 class LoRAMethod(LayerMethod):
     """LoRA and its variants. `lr_ratio`: the learning rate of B over that of A (LoRA+).
     `rank_pattern`, `alpha_pattern`: ranks and alphas of single layers, by a regular expression for
-    the path or its end, as in PEFT; the first that fits counts."""
+    the path or its end, as in PEFT; the first match wins."""
 
     rank: int = 8
     alpha: float = 16.0
@@ -189,7 +189,7 @@ class LoRAMethod(LayerMethod):
 
 
 def _fits(pattern: str, path: str) -> bool:
-    """The path or the hub's, from some dot on, as PEFT compares them."""
+    """True if our path or the hub's matches, whole or after a dot, as in PEFT."""
     try:
         compiled = re.compile(rf"(.*\.)?({pattern})$")
     except re.error as error:
@@ -287,7 +287,8 @@ class SoftMethod:
 
 @dataclass(frozen=True)
 class PrefixMethod(SoftMethod):
-    """`width`: of the MLP that makes the prefix while it is trained; None: the prefix itself is."""
+    """`width`: of the MLP that makes the prefix during training; None: the prefix is trained
+    directly."""
 
     width: int | None = None
 
@@ -308,7 +309,7 @@ class PromptMethod(SoftMethod):
 
 @dataclass(frozen=True)
 class FullMethod:
-    """Every weight learns."""
+    """Trains every weight."""
 
     def add_to(self, model: nn.Module, generator: torch.Generator, example: Any = None) -> None:
         model.requires_grad_(True)

@@ -1,4 +1,4 @@
-"""`adapt(model, "lora", rank=8)`: a model that learns by one method, and by nothing else.
+"""`adapt(model, "lora", rank=8)`: a model trained by one method, all else frozen.
 
     model = adapt(model, "lora", rank=8, targets=("q", "v"))
     model = adapt(model, "dora", rank=16)          all linear layers of all blocks
@@ -7,9 +7,9 @@
     trained, total = trainable_parameters(model)
     optimizer = AdamW(adapter_groups(model, 1e-3))
 
-The model is changed in place and returned; everything that was there before is frozen, so that the
-optimizer holds the adapter's state and no more. lora, dora, … need layers with names only: any
-model's will do. prefix and prompt use the slots of a `Transformer`.
+The model is changed in place and returned; its original parameters are frozen, so that the
+optimizer holds only the adapter's state. lora, dora, … only need layers found by name, so they fit
+any model. prefix and prompt use the slots of a `Transformer`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def adapt(
 ) -> Model:
     """Adds the method's adapter, freezes the rest, and returns the model.
 
-    `method`: a name of METHODS with `options` of its dataclass, or one of these itself. `seed`
-    draws the random numbers, alike on every rank. `example`: an input of the model, with which
-    model/swap.py tries at once whether all adapters are reached, and else at the first forward.
-    InputError where a target is no layer of the model, and nothing is changed.
+    `method`: a name in METHODS with `options` of its dataclass, or an instance of one. `seed` draws
+    the same random numbers on every rank. `example`: a model input with which model/swap.py checks
+    now, rather than at the first forward, that all adapters are reached. InputError, with nothing
+    changed, where a target is not a layer of the model.
     """
     method = find_method(method, options)
     if adaptation_of(model) is not None or adapted_layers(model):
@@ -73,23 +73,22 @@ def find_method(method: str | Method, options: dict[str, Any]) -> Method:
 
 
 def adaptation_of(model: nn.Module) -> Method | None:
-    """The method by which the model learns; None if it has not been adapted."""
+    """The method that adapted the model; None if it has not been adapted."""
     return getattr(model, "adaptation", None)
 
 
 def trainable_parameters(model: nn.Module) -> tuple[int, int]:
     """Counts of trainable parameters and of all; shared ones count once.
 
-    A layer in 4 bits counts its bytes as it stores them.
+    A 4-bit layer counts its stored bytes.
     """
     parameters = list(model.parameters())
     return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
 
 
 def check_rank(model: nn.Module, method: Method) -> None:
-    """InputError where LoRA's rank is above that of a layer's own matrix: the rest costs, and can
-    learn nothing more. `adapt` does not ask: files may hold such adapters (PiSSA's have twice its
-    rank)."""
+    """InputError where LoRA's rank exceeds that of a layer's own matrix: the excess costs, and adds
+    nothing. `adapt` does not check: files may hold such adapters (PiSSA's have twice its rank)."""
     if not isinstance(method, LoRAMethod):
         return
     for path, layer in find_layers(model, method.targets):
@@ -104,12 +103,12 @@ def check_rank(model: nn.Module, method: Method) -> None:
 
 
 def adapter_groups(model: nn.Module, lr: float, weight_decay: float = 0.0) -> list[dict]:
-    """Parameter groups of all that the model trains: `AdamW(adapter_groups(model, 1e-3))`.
+    """Parameter groups of all trainable parameters: `AdamW(adapter_groups(model, 1e-3))`.
 
     LoRA+ ("lora+", or an `lr_ratio`) has B learn faster than A, since in a wide layer A's entries
-    must move less for a like step: B's rate is ratio·lr. Each group also has an `lr_scale`, by
-    which a schedule multiplies the rate that it sets anew at every step. Weight decay is for
-    matrices. Paper: Hayou et al., arXiv 2402.12354, which takes a ratio of about 16.
+    must move less for the same effect: B's rate is ratio·lr. Each group also has an `lr_scale`, by
+    which a schedule multiplies the rate it sets at every step. Weight decay applies to matrices
+    only. Paper: Hayou et al., arXiv 2402.12354, which takes a ratio of about 16.
     """
     method = adaptation_of(model)
     if method is None:

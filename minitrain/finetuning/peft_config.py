@@ -1,11 +1,11 @@
-"""adapter_config.json: PEFT's settings of an adapter, and the method of ours that they mean.
+"""adapter_config.json: PEFT's settings of an adapter, and our equivalent method.
 
     peft_type       LORA (use_rslora, use_dora)  IA3  LN_TUNING  PREFIX_TUNING  PROMPT_TUNING
     and our own     HOULSBY  PARALLEL  BITFIT      which PEFT does not have
 
-A setting that this package does not implement is refused by its name: an adapter that is read with
-half of its settings computes something else, and looks as if it worked. So is a setting that is
-unknown here, since PEFT's newer versions bring new ways to compute; unless it is off.
+A setting that this package does not implement is refused by name: an adapter loaded with half of
+its settings computes something else, and appears to work. So is an unknown setting, since newer
+versions of PEFT add new ways to compute, unless it is off.
 Source: huggingface/peft, `src/peft/config.py` and each tuner's `config.py`.
 """
 
@@ -36,23 +36,23 @@ READ = {  # beside peft_type
 }
 IDLE = {  # without effect on what is computed
     *("peft_type", "peft_version", "auto_mapping", "task_type", "inference_mode"),
-    *("base_model_name_or_path", "revision"),  # the model below: the caller's, or `merge`'s
-    *("target_modules", "exclude_modules"),  # the tensors' names say it
+    *("base_model_name_or_path", "revision"),  # the base model: from the caller or `merge`
+    *("target_modules", "exclude_modules"),  # the tensors' names show it
     *("layers_to_transform", "layers_pattern"),
     *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),  # of init_lora_weights
     *("init_ia3_weights", "init_weights", "prompt_tuning_init", "prompt_tuning_init_text"),
     *("tokenizer_name_or_path", "tokenizer_kwargs", "qalora_group_size", "ensure_weight_tying"),
     *("megatron_config", "megatron_core", "runtime_config"),
     *("token_dim", "num_layers", "num_attention_heads", "num_transformer_submodules"),  # sizes
-    *("encoder_hidden_size", "prefix_projection"),  # of the MLP, which a file is without
+    *("encoder_hidden_size", "prefix_projection"),  # of the MLP, which is not saved
 }
 REMEDY = "merge it with PEFT (merge_and_unload), and read the merged model"
-ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is as it was
+ON_THE_BASE = (True, False, None, "gaussian", "orthogonal", "eva")  # W is unchanged
 
 
 def to_peft(method: Method, targets: list[str], inputs: list[str]) -> dict[str, Any]:
     """`targets` are PEFT's names of layers, `inputs` of those whose input (IA)³ scales. PiSSA is
-    written as the LoRA of rank 2R that it is."""
+    written as a LoRA of rank 2R."""
     if isinstance(method, LoRAMethod):
         rank = 2 * method.rank if method.pissa else method.rank
         return {
@@ -84,7 +84,7 @@ def to_peft(method: Method, targets: list[str], inputs: list[str]) -> dict[str, 
 def from_peft(
     raw: dict[str, Any], targets: tuple[str, ...], where: str, whole: tuple[str, ...] = ()
 ) -> Method:
-    """The method that a file means, for our layers `targets` and, beside it, whole modules of ours;
+    """Our method for a file's settings, over our layers `targets` and, in addition, whole modules;
     InputError where there is none."""
     for name, value in raw.items():
         if name not in READ and name not in IDLE and value not in NEUTRAL:

@@ -3,11 +3,11 @@
     base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight        (R, I)
     └── PEFT's ──────┘└── the hub's path ─────────────┘└ the method's ┘
 
-What is written here, `PeftModel.from_pretrained` reads, and the other way round. Houlsby's and
-parallel adapters and BitFit have no PEFT type, and types of our own in the same two files; LoRA of
-a mixture's experts is read here alone. A prefix is written as its MLP makes it, without the MLP.
-Reading is all or nothing: names and shapes are compared before the model is touched, and a tensor
-without a place is refused by its name.
+`PeftModel.from_pretrained` reads these files, and this module reads PEFT's. Houlsby and parallel
+adapters and BitFit have no PEFT type, and get our own types in the same two files; only this
+package reads LoRA over a mixture's experts. A prefix is saved as its MLP's output, without the MLP.
+Loading is all or nothing: names and shapes are compared before the model is touched, and a tensor
+without a matching module is refused by name.
 Source: huggingface/peft, `utils/save_and_load.py`.
 """
 
@@ -41,12 +41,12 @@ from minitrain.paths import write_atomically, write_bytes_atomically
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."
 SOFT = "prompt_embeddings"
-# PEFT's own files leave an adapter's name out; a model's state_dict, saved as it is, has it.
+# PEFT's own files omit an adapter's name; a raw state_dict of the model has it.
 NAMED = re.compile(r"(\.(?:lora|ia3|ln_tuning)_\w+)\.default(?=\.|$)")
 
 
 def save_adapter(model: nn.Module, folder: str | os.PathLike, base: str | None = None) -> None:
-    """Writes the two files; `base`: name or folder of the model under it, for readers."""
+    """Writes the two files; `base`: name or folder of the base model, for loaders."""
     folder, method = Path(folder), adaptation_of(model)
     if method is None:
         raise InputError("there is no adapter to save: adapt(model, ...) first")
@@ -74,7 +74,7 @@ def save_adapter(model: nn.Module, folder: str | os.PathLike, base: str | None =
 
 
 def _check_all_saved(model: nn.Module) -> None:
-    """InputError where something is trained that is no part of the adapter, and would be lost."""
+    """InputError where a trained parameter is not part of the adapter and would be lost."""
     own = {id(p) for layer in adapted_layers(model).values() for p in layer.adapter.parameters()}
     own |= {id(p) for m in model.modules() if isinstance(m, Prefix) for p in m.parameters()}
     for name, parameter in model.named_parameters():
@@ -87,7 +87,7 @@ def _check_all_saved(model: nn.Module) -> None:
 
 
 def _task(model: nn.Module) -> str | None:
-    """PEFT wraps a model by its task, and asks for methods that only generating models have."""
+    """PEFT's wrapper class depends on the task; some need methods only generative models have."""
     if isinstance(model, Transformer):
         return "CAUSAL_LM"
     if not hasattr(model, "prepare_inputs_for_generation"):
@@ -96,7 +96,7 @@ def _task(model: nn.Module) -> str | None:
 
 
 def _patterns(model: nn.Module, config: dict) -> dict:
-    """Rank and alpha of each layer that has another than the configuration, by its path."""
+    """Rank and alpha of each layer that deviates from the configuration, by path."""
     own = {
         _hub_path(model, path): to_peft(adaptation_of(model).at(path), [], [])
         for path, layer in adapted_layers(model).items()
@@ -109,11 +109,11 @@ def _patterns(model: nn.Module, config: dict) -> dict:
 
 
 def load_adapter(model: nn.Module, folder: str | os.PathLike, trainable: bool = False) -> nn.Module:
-    """Adapts a bare model as the folder's files say, and returns it; unless `trainable` frozen, and
-    in evaluation mode, without dropout.
+    """Adapts a bare model from the folder's files and returns it; unless `trainable`, frozen and in
+    evaluation mode, without dropout.
 
-    The files do not say how it was trained: PiSSA comes as LoRA, a prefix without its MLP, LoRA+
-    with one rate.
+    The files do not record how it was trained: PiSSA loads as LoRA, a prefix without its MLP, LoRA+
+    with one learning rate.
     """
     raw, stored = read_adapter(folder, model)
     paths = peft_paths(model)
@@ -143,11 +143,11 @@ def load_adapter(model: nn.Module, folder: str | os.PathLike, trainable: bool = 
 
 
 def read_adapter(folder: str | os.PathLike, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
-    """The configuration as it stands in the file, and the adapter's tensors by their names there.
+    """The raw configuration, and the adapter's tensors by their names in the file.
 
-    PEFT may write tensors of the model beside them (an adapted embedding's own, or all of its
-    vocabulary's): copies are passed over, and one that is another than the model's is refused,
-    unless modules_to_save names it.
+    PEFT may also save tensors of the base model (an adapted embedding's weight, or its whole
+    vocabulary's): copies are skipped, and one that differs from the model's is refused, unless
+    modules_to_save names it.
     """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
@@ -189,8 +189,8 @@ def _is_copy(stored: Tensor, own: Tensor) -> bool:
 
 
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """All that the adapter is, under PEFT's names; views, but for what is written otherwise than
-    it is kept: a prefix under its MLP, and PiSSA."""
+    """All tensors of the adapter, under PEFT's names; views, except where the saved form differs
+    from the one in memory: a prefix with an MLP, and PiSSA."""
     check_uncut(model)
     method = adaptation_of(model)
     if isinstance(method, PrefixMethod):
@@ -210,7 +210,7 @@ def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _copy_tensors(model: nn.Module, stored: dict[str, Tensor], folder: str | os.PathLike) -> None:
-    """Into an adapted model; InputError unless names and shapes are the same."""
+    """Copies tensors into an adapted model; InputError unless names and shapes match."""
     if isinstance(adaptation_of(model), PrefixMethod):
         model.soft_prompt.drop_mlp()
     here = adapter_tensors(model)
@@ -245,7 +245,7 @@ def _hub_path(model: nn.Module, path: str) -> str:
 
 
 def _whole_in(raw: dict, stored: dict[str, Tensor], paths: dict[str, str]) -> list[str]:
-    """PEFT's paths of the modules that a file holds whole."""
+    """PEFT's paths of the modules that a file holds in full."""
     found = []
     for name in raw.get("modules_to_save") or ():
         hits = [path for path in paths if path.endswith(f".{name}")]
@@ -268,8 +268,8 @@ def _layer_of(name: str, paths: dict[str, str]) -> str | None:
 def _without_tensors(
     raw: dict, layers: tuple[str, ...], paths: dict[str, str], model: nn.Module
 ) -> list[str]:
-    """PEFT's paths of linear layers that `target_modules` names, and that a file says nothing of.
-    A pattern, or a choice among layers, is left to the tensors' names."""
+    """PEFT's paths of linear layers that `target_modules` names but that have no tensors in the
+    file. A pattern, or a choice among layers, is left to the tensors' names."""
     named, chosen = raw.get("target_modules"), ("layers_to_transform", "exclude_modules")
     if not isinstance(named, list) or any(raw.get(name) is not None for name in chosen):
         return []
@@ -279,7 +279,7 @@ def _without_tensors(
 
 
 def _peft_targets(model: nn.Module, paths: list[str]) -> list[str]:
-    """Layers' names for PEFT, sorted: the last parts of their paths where these say just them."""
+    """Layers' names for PEFT, sorted: the last parts of their paths where these are unambiguous."""
     short = {path.rsplit(".", 1)[-1] for path in paths}
     named = [p for p, _ in model.named_modules() if p and p.rsplit(".", 1)[-1] in short]
     chosen = short if set(named) == set(paths) else paths

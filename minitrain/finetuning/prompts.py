@@ -8,17 +8,17 @@ embeddings (prompt).
                                  0 0 | 0 \
     mask, prompt   (n+T, n+T)    the same, and above it the rows of the n tokens themselves
 
-The sequence's tokens stand n places later. Every document that is packed into a row reads the
-learned tokens, and so does a token whose window they are outside of.
+The sequence's tokens shift by n positions. Every document packed into a row attends to the learned
+tokens, and so does a token whose window does not reach them.
 
-Prefix: keys are learned as attention reads them, after the rotation. Li and Liang found them hard
-to train directly and made all of them by one small MLP of n vectors, which `reparametrised` has and
-`drop_mlp` takes away when it has done its work; P-tuning v2 trains them directly. A prefix of zeros
-is not nothing: its keys take their share of the softmax. Trained: n·L·2·K·C numbers, or the MLP's;
-a token costs attention's FLOPs to n more keys.
-Prompt: begins as the vectors of tokens drawn from the vocabulary, from which it learns sooner than
-from noise; its n outputs are cut off before the head, so that logits and targets are as without.
-Trained: n·D numbers, and every sequence has n tokens more. Neither can be merged into weights.
+Prefix: keys are learned as attention reads them, after RoPE. Li and Liang found them hard to train
+directly and generated them from n vectors by one small MLP, which `reparametrised` adds and
+`drop_mlp` removes after training; P-tuning v2 trains them directly. A prefix of zeros still has an
+effect: its keys take their share of the softmax.
+Trained: n·L·2·K·C numbers, or the MLP's; each token attends to n more keys.
+Prompt: initialized with the embeddings of tokens drawn from the vocabulary, which learns faster
+than noise; its n outputs are dropped before the head, so that logits and targets keep their shape.
+Trained: n·D numbers, and every sequence has n more tokens. Neither can be merged into weights.
 Papers: Li and Liang, arXiv 2101.00190; Liu et al., 2110.07602; Lester et al., 2104.08691.
 Shapes: n learned tokens  L layers  K key/value heads  C head size  M width of the MLP.
 """
@@ -82,7 +82,7 @@ class Prefix(nn.Module):
         return len(self.vectors if self.reparametrised else self.table)
 
     def rows(self, features: slice = slice(None)) -> Tensor:
-        """Those features of the table, (n, L·2·K·C)."""
+        """The selected features of the table, (n, L·2·K·C)."""
         if not self.reparametrised:
             return self.table[:, features]
         inside = torch.tanh(F.linear(self.vectors, self.inner, self.inner_bias))  # (n, M)
@@ -96,8 +96,8 @@ class Prefix(nn.Module):
 
     @torch.no_grad()
     def drop_mlp(self) -> None:
-        """Keeps the table that the MLP makes, and drops the MLP; an optimizer made before is of no
-        use."""
+        """Keeps the MLP's output as the table, and drops the MLP; an earlier optimizer becomes
+        useless."""
         if self.reparametrised:
             table = nn.Parameter(self.rows().clone())
             for name in ("vectors", "inner", "inner_bias", "outer", "outer_bias"):
@@ -129,8 +129,8 @@ class PrefixKernel:
 
 
 def add_prefix(model: Transformer, prefix: Prefix, heads: Sequence[int] | None = None) -> None:
-    """Puts it before every layer, by the slots that a Transformer has for it, and keeps it as
-    `model.soft_prompt`. `prefix`: whatever has `of_layer`, `count` and `enabled`."""
+    """Puts the prefix before every layer, through the Transformer's slots, and keeps it as
+    `model.soft_prompt`. `prefix`: any object with `of_layer`, `count` and `enabled`."""
     for layer, block in enumerate(model.blocks):
         block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel, heads)
     model.soft_prompt = prefix
@@ -183,10 +183,10 @@ class Switch(Protocol):
 
 
 class Shifted:
-    """A model's slot `look_around`, which makes positions and mask, for n learned tokens more.
+    """A model's slot `look_around`, which makes positions and mask, extended by n learned tokens.
 
-    inner: the slot before; in_stream: the tokens are in x too (a prompt), and not only among the
-    keys (a prefix). They are there while `switch.enabled` is true.
+    inner: the previous slot; in_stream: the tokens are in x too (a prompt), not only among the keys
+    (a prefix). They are present while `switch.enabled` is true.
     """
 
     def __init__(
@@ -218,12 +218,12 @@ class Shifted:
             mask = _with_rows(mask, n)  # (..., n+T, n+T)
             first = torch.arange(n, device=x.device).expand(*places.shape[:-1], n)
             places = torch.cat((first, places), dim=-1)  # (n+T,) or (B, n+T)
-        turns, _ = self.inner(own, None, places)  # the rotation of other places; its mask is none
+        turns, _ = self.inner(own, None, places)  # RoPE of shifted positions; no mask
         return turns, mask
 
 
 def _with_columns(mask: Any, x: Tensor, count: int) -> Tensor:
-    """mask (..., T, T), None for causal -> (..., T, n+T), the first n free to read."""
+    """mask (..., T, T), None for causal -> (..., T, n+T), the first n columns visible."""
     if mask is None:
         mask = causal_mask(x[:, None])  # (T, T)
     if not isinstance(mask, Tensor):

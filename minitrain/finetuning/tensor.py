@@ -1,4 +1,4 @@
-"""Adapters under tensor parallelism: each is cut as its layer is, or whole where that is whole.
+"""Adapters under tensor parallelism: each is sharded like its layer, or replicated with it.
 
     adapt(model, "dora")   on every rank alike
     tensor_parallel_adapted(model, group)
@@ -23,11 +23,11 @@ LoRA sends R numbers a token and layer:
     (IA)³    y_i = l_i ⊙ (W_i x) and BitFit y_i = W_i x + δ_i send nothing; (IA)³ of what a column
              reads is y_i + W_i ((l - 1) ⊙ x), a matmul more: q, k and v are computed of one x
 
-What is whole is computed on every rank alike, and has the same gradient there. With the sequence
-split, u is gathered before a column's B and reduce-scattered after a row's A; what is whole then
-sees T/N tokens and its gradient is a part, as a prefix's always is: the layout says "tp", and the
-parts are summed. Key/value heads that several ranks hold: their rows of B, l and δ are summed over
-the holders, as W's would be.
+Replicated parameters are computed identically on every rank, with the same gradient. With the
+sequence split, u is gathered before a column's B and reduce-scattered after a row's A; a replicated
+parameter then sees T/N tokens and has a partial gradient, as a prefix always does: the layout says
+"tp", and the parts are summed. For key/value heads held by several ranks, the gradients of B's
+rows, l and δ are summed over the holders, as W's would be.
 Papers: Shoeybi et al., arXiv 1909.08053; Sheng et al., S-LoRA, 2311.03285, section 6.
 Shapes: B batch  T tokens  I, O features in and out  R rank  N ranks.
 """
@@ -63,16 +63,16 @@ from minitrain.parallel.tensor.linear import ColumnLinear, CutLinear, RowLinear,
 from minitrain.ranks.group import Group
 
 NOTHING_SHARED = SharedRows((), ())
-ROWS = ("o", "down")  # the others' outputs are split, and a layer after them would read a part
+ROWS = ("o", "down")  # others have split outputs; a layer after them would read a part
 
 
 def tensor_parallel_adapted(
     model: Transformer, group: Group, sequence: bool = False
 ) -> Transformer:
-    """`tensor_parallel` for a model that is adapted, alike on every rank.
+    """`tensor_parallel` for a model that was adapted identically on every rank.
 
-    Changed in place and returned: layers and adapters are cut, and only adapters are trained.
-    InputError, before anything is changed, for what cannot be cut.
+    Changed in place and returned: layers and adapters are sharded, and only adapters are trained.
+    InputError, before anything is changed, for a layer or method that cannot be sharded.
     """
     method = adaptation_of(model)
     adapters = {path: layer.adapter for path, layer in adapted_layers(model).items()}
@@ -110,7 +110,7 @@ def _beside_column(adapter: Adapter, layer: ColumnLinear, shared: SharedRows) ->
 
 
 def _over_layer(adapter: Adapter, layer: nn.Module, sequence: bool) -> Adapter:
-    """LoRA and what scales a row's inputs are cut; all others are as in one process."""
+    """LoRA and (IA)³ on a row's inputs are sharded; all others are as in one process."""
     if isinstance(layer, RowLinear) and isinstance(adapter, LoRA):
         return RowLoRA(adapter, layer)
     if isinstance(layer, RowLinear) and isinstance(adapter, IA3) and adapter.of_input:
@@ -123,9 +123,9 @@ def _over_layer(adapter: Adapter, layer: nn.Module, sequence: bool) -> Adapter:
 
 @torch.no_grad()
 def whole_adapter(bare: Transformer, model: Transformer, group: Group) -> Transformer:
-    """Adapts `bare`, a one-process model like the one that was cut, by what all ranks have learned.
+    """Adapts `bare`, a one-process copy of the sharded model, with all ranks' trained parts.
 
-    Collective; on every rank. The model that it returns can be saved, merged and run on its own.
+    Collective; on every rank. The returned model can be saved, merged and run on its own.
     """
     adapt(bare, adaptation_of(model))
     here = dict(model.named_parameters())
@@ -192,7 +192,7 @@ class CutLoRA(Adapter):
     """The base of the column and row cuts: the factors, and how their product is added."""
 
     def __init__(self, lora: LoRA, layer: CutLinear, cut: str) -> None:
-        """`cut`: lora_A or lora_B, and what goes with it."""
+        """`cut`: the sharded factor, lora_A or lora_B; first factors and magnitude follow it."""
         super().__init__()
         self.group, self.sequence, self.scaling = layer.group, layer.sequence, lora.scaling
         for name in ("lora_A", "lora_B"):
@@ -211,7 +211,7 @@ class CutLoRA(Adapter):
         return cut_like(layer, parameter) if cut else kept_whole(parameter, self.sequence)
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """A and B as this rank has them; of PiSSA [A; A0] and [B, -B0]."""
+        """This rank's A and B; for PiSSA [A; A0] and [B, -B0]."""
         if not self.has_first:
             return self.lora_A, self.lora_B
         a = torch.cat((self.lora_A, self.first_A))
@@ -229,7 +229,7 @@ class CutLoRA(Adapter):
 
     @torch.no_grad()
     def row_lengths(self, layer: CutLinear) -> Tensor:
-        """‖W + s·B·A‖ of each row that is here, (O,); a row of padding has none, and gets 1."""
+        """‖W + s·B·A‖ of each local row, (O,); a padding row gets 1."""
         turned = layer.weight + self.scaling * (self.lora_B @ self.lora_A)
         squares = self.whole_squares(turned.square().sum(dim=1))
         return torch.where(squares > 0, squares.sqrt(), 1.0)

@@ -1,12 +1,12 @@
-"""Weights in 8 to 2 bits: what a format keeps, how rounding is made to hurt less, what it gains.
+"""Weights in 8 to 2 bits: storage formats, methods that reduce the rounding error, fast kernels.
 
     from minitrain.quantization import named, quantize_model, save_quantized
     model = quantize_model(model, named("int4-g64"), METHODS["gptq"], batches)
 
-    formats    integers, NF4 and FP4, FP8 and MX: codes, scales, packing; a weight and its way back
-    layers     linear layers over such a weight: dequantized, integer matmuls, packed kernels
-    methods    GPTQ, AWQ, SmoothQuant, rotation; layers/fake.py trains with the rounding in mind
-    model      a whole model, calibrated block by block (calibration); folder writes and reads it
+    formats    integers, NF4 and FP4, FP8 and MX: codes, scales, packing, dequantization
+    layers     linear layers over a quantized weight: dequantized, integer matmuls, packed kernels
+    methods    GPTQ, AWQ, SmoothQuant, rotation; layers/fake.py is quantization-aware training
+    model      a whole model, calibrated block by block (calibration); folder saves and loads it
     sensitivity    which layers need the bits
     plain      each idea in a few lines on float tensors, as lab e08 builds it
 
@@ -28,7 +28,7 @@ __all__ = list(_DOORS)
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a door when it is asked for: the sandbox hides some of the room's files."""
+    """Imports a public name on first use: the sandbox hides some of the package's files."""
     if name not in _DOORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_DOORS[name]}"), name)

@@ -1,15 +1,15 @@
-"""Calibration: batches on their way through a model's blocks, and statistics of what layers read.
+"""Calibration: runs batches through a model block by block, and collects input statistics.
 
-    embed -> block 0 -> block 1 -> …       the whole model is never run: one block at a time, with
-             what the blocks before it, already quantized, hand on
+    embed -> block 0 -> block 1 -> …       the whole model is never run: one block at a time, on
+             the outputs of the blocks before it, already quantized
 
     second moment   X^T X / tokens   (D, D)   the error of any weight change:  ||X ΔW^T||²
     mean |x|        (D,)                      AWQ: which columns matter
     max |x|         (D,)                      SmoothQuant, static scales: which are outliers
 
 Cost: N·T·D numbers for N·T tokens between two blocks, and for each stage a forward of the block up
-to it; of the statistics 2·D² FLOPs a token and 8·D² bytes a layer. Sums are float64: batch by batch
-or at once is the same. Shapes: B batch  T tokens  D width in  F width out.
+to it; the statistics cost 2·D² FLOPs a token and 8·D² bytes a layer. Sums are float64, so splitting
+into batches does not change them. Shapes: B batch  T tokens  D width in  F width out.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class InputStatistics:
 
 @dataclass
 class Passage:
-    """One batch between two blocks."""
+    """One batch of activations between two blocks."""
 
     x: Tensor  # (B, T, D)
     turns: Rotation
@@ -101,11 +101,11 @@ class Passage:
 
 
 class AllSeen(Exception):
-    """Ends a forward: what comes after is not asked for."""
+    """Stops a forward early: the remaining layers are not needed."""
 
 
 class Calibration:
-    """Batches in front of the first block; `advance` moves them behind one."""
+    """Batches at the input of the first block; `advance` runs them through the next."""
 
     @torch.no_grad()
     def __init__(self, model: Transformer, batches: Iterable[Batch]):
@@ -119,8 +119,8 @@ class Calibration:
             passage.x = passage.through(block)
 
     def stages(self, block: nn.Module, layers: Mapping[str, nn.Module]) -> list[list[str]]:
-        """The layers of a block in the order in which they run, those of one input together. Of
-        experts those that some token reaches."""
+        """The layers of a block in execution order, grouped by input; only experts that some token
+        reaches."""
         found: list[list[str]] = []
         for passage in self.passages:
             missing = layers.keys() - {name for names in found for name in names}
@@ -162,7 +162,7 @@ def _entered(model: Transformer, batch: Batch) -> Passage:
 
 @contextmanager
 def watched(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Within it, `see(name, x)` gets what each layer reads, in the order in which they read."""
+    """Inside the context, `see(name, x)` is called with each layer's input, in execution order."""
     hooks = [
         layer.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs[0]))
         for name, layer in layers.items()
@@ -176,10 +176,10 @@ def watched(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None])
 
 @torch.no_grad()
 def stages(layers: Mapping[str, nn.Module], run: Callable[[], object]) -> list[list[str]]:
-    """The layers in the order in which `run` calls them; those that read one tensor together.
+    """The layers in the order in which `run` calls them, grouped by input tensor.
 
-    In a block of a Transformer: q, k, v; then o; then gate, up; then down. What a stage reads is
-    settled as soon as the stages before it are.
+    In a block of a Transformer: q, k, v; then o; then gate, up; then down. A stage's input depends
+    only on the stages before it.
     """
     order: list[tuple[Tensor, list[str]]] = []
 

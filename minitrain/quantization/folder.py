@@ -1,11 +1,11 @@
-"""A quantized model as a folder: what is in it loads again, bit for bit.
+"""Saves a quantized model as a folder, which loads again bit for bit.
 
     config.json          the model's own; under quantization_config each layer's format by path
-    model.safetensors    the hub's names; of a quantized layer its parts: ….up_proj.codes, .scale
+    model.safetensors    the hub's names; for a quantized layer its parts: ….up_proj.codes, .scale
     tokenizer.json …     as they were
 
-This layout is this package's own, and so is the model_type in its config.json: `transformers` only
-warns of a quantization it does not know, and would fill in random weights. By its type, it and
+The layout and the model_type in its config.json are this package's own: `transformers` only warns
+about an unknown quantization, and would fill in random weights. Because of the type, it and
 `load_pretrained` refuse the folder.
 """
 
@@ -47,7 +47,7 @@ def save_quantized(
 ) -> None:
     """Writes a model that `quantize_model` made, with the tokenizer's files.
 
-    InputError where no layer is a QuantLinear, or one is made for training or running alone.
+    InputError where no layer is a QuantLinear, or one is only for training or execution.
     """
     layers = {n: m for n, m in model.named_modules() if isinstance(m, QuantLinear)}
     for name, module in model.named_modules():
@@ -84,7 +84,7 @@ def load_quantized(
     folder: str | os.PathLike, device: torch.device | str = "cpu"
 ) -> tuple[Transformer, TextFiles]:
     """Loads the model and text files that `save_quantized` wrote; InputError where a part is
-    missing, damaged or of another shape than the configuration means."""
+    missing, damaged or its shape contradicts the configuration."""
     folder = Path(folder)
     if not is_quantized(folder):
         raise InputError(
@@ -122,14 +122,14 @@ def load_quantized(
 
 
 def own_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Parameters and buffers by path, a tied head's not among them."""
+    """Parameters and buffers by path, without a tied head's."""
     tied = {"head.weight"} if model.config.tied else set()
     state = model.state_dict()
     return {name: tensor for name, tensor in state.items() if name not in tied}
 
 
 def _unfilled(settings: dict, linear: nn.Linear) -> QuantLinear:
-    """The layer that a file's settings mean, before its numbers are there."""
+    """An empty layer built from a file's settings, before its tensors are loaded."""
     weight = linear.weight
     held = _zeros(settings["format"], tuple(weight.shape), weight.device)
     held = replace(held, tensors={name: torch.empty_like(t) for name, t in held.tensors.items()})

@@ -1,18 +1,18 @@
-"""A whole model in few bits, block by block: each is calibrated on what the ones before, already
-quantized, hand on.
+"""Quantizes a whole model block by block: each is calibrated on the outputs of the blocks before
+it, already quantized.
 
     for each block:    prepare it (AWQ, SmoothQuant: its function stays)
         for each stage:    q k v | o | gate up | down
-            see what the stage reads, round its weights, exchange its layers
-        run the block as it is now: the next one's input
+            collect its input statistics, round its weights, replace its layers
+        run the quantized block: the next one's input
 
-So an error is seen, and made up for, by all that come after it. Embedding, norms, routers and head
-keep their bits. Cost: four forwards of the calibration batches at most, since one that calibrates a
-stage ends there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential:
+So all later layers see each error and compensate for it. Embedding, norms, routers and head stay
+unquantized. Cost: at most four forwards of the calibration batches, since one that calibrates a
+stage stops there, and the method's own. Paper: GPTQ (arXiv:2210.17323), section 4; true-sequential:
 its README.
 
-A mixture's experts are taken apart, a linear layer a matrix; each is calibrated on the tokens that
-are routed to it, all experts in one forward. What no token reaches is rounded to nearest.
+A mixture's experts are split into one linear layer per matrix; each is calibrated on the tokens
+routed to it, all experts in one forward. Layers that no token reaches are rounded to nearest.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def quantize_model(
     progress: Progress = lambda name: None,
     missed: Progress = lambda name: None,
 ) -> Transformer:
-    """In place: the blocks' linear layers in `formats`, one for all or each its own by its path
-    ("blocks.3.mlp.down"), where those without one stay. `batches`: for calibrated methods.
-    `missed`: called with the path of an expert's layer that none of their tokens reached.
+    """In place: the blocks' linear layers in `formats`, one for all, or one per path
+    ("blocks.3.mlp.down"); layers without one stay unquantized. `batches`: for calibrated methods.
+    `missed`: called with the path of each expert layer that none of their tokens reached.
 
     InputError before anything is changed where the model, the formats or the batches do not fit.
     """
@@ -71,10 +71,10 @@ def quantize_model(
 
 @torch.no_grad()
 def dequantize_model(model: Transformer) -> Transformer:
-    """In place: plain matrices of what its layers stand for, in the embedding's dtype.
+    """In place: replaces layers by float ones of the dequantized weights, in the embedding's dtype.
 
-    It computes the same, takes a float model's bytes, and can be saved as any float model: what an
-    adapter over few bits is merged into (rounding the sum to few bits anew would change it).
+    The model computes the same, takes a float model's bytes, and is saved like one: the base for
+    merging an adapter (requantizing the sum would change it).
     """
     for name, layer in list(model.named_modules()):
         if isinstance(layer, QuantLinear):
@@ -90,7 +90,7 @@ def layer_names(model: Transformer) -> list[str]:
 
 
 def layer_shapes(model: Transformer) -> dict[str, Shape]:
-    """(F, D) of each of them by its path; of experts as they are once they are apart."""
+    """(F, D) of each of these layers by path; experts as split into matrices."""
     found = {}
     for name, module in model.blocks.named_modules(prefix="blocks"):
         if isinstance(module, nn.Linear):
@@ -109,7 +109,7 @@ def _quantize_block(
     calibration: Calibration | None,
     progress: Progress,
 ) -> list[str]:
-    """The experts' layers that no token reached."""
+    """Quantizes one block; returns the experts' layers that no token reached."""
     layers = {name: block.get_submodule(name) for name in formats}
     if calibration is None:
         groups = [list(layers)] if layers else []
@@ -124,7 +124,7 @@ def _quantize_block(
         seen = _seen(block, layers, wave, calibration)
         for name in (name for names in wave for name in names):
             if name in seen and ".experts." in name and not seen[name].tokens:
-                blind.append(name)  # it was reached before this block's attention was rounded
+                blind.append(name)  # a token reached it before this block's attention was rounded
                 continue
             linear = layers[name]
             held = method.round(linear.weight, seen.get(name), formats[name])
@@ -138,8 +138,7 @@ def _quantize_block(
 
 
 def _place(names: list[str]) -> str:
-    """The place of layers that read one tensor; the same for all experts, which do not wait for one
-    another."""
+    """A key shared by layers that read one tensor, and by all experts, which are independent."""
     return re.sub(r"\.\d+\.", ".", names[0])
 
 
@@ -149,7 +148,7 @@ def _seen(
     groups: list[list[str]],
     calibration: Calibration | None,
 ) -> dict[str, InputStatistics]:
-    """The statistics of each layer's inputs, counted once for all that read the same."""
+    """The statistics of each layer's inputs, computed once for layers with the same input."""
     if calibration is None:
         return {}
     found = calibration.statistics(block, {names[0]: layers[names[0]] for names in groups})
@@ -159,7 +158,8 @@ def _seen(
 def formats_by_layer(
     model: Transformer, formats: Format | Mapping[str, Format], method: Method
 ) -> Mapping[str, Format]:
-    """The format of each layer by its path; InputError where one does not fit, or the model."""
+    """The format of each layer by its path; InputError where a format or the model is
+    unsuitable."""
     if not isinstance(model, Transformer):
         raise InputError(
             f"quantize_model goes through the blocks of minitrain's Transformer, and this is a "

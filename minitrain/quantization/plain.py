@@ -1,13 +1,13 @@
-"""Quantization as lab e08 writes it, each idea in a few lines on float tensors.
+"""Quantization as in lab e08: each idea in a few lines on float tensors.
 
-    quantize_absmax, quantize_zero_point    codes and scales, one a group along a row
-    llm_int8            int8 products, with the columns of outliers taken out
-    gptq                column after column; those to come make up for each error
-    awq                 the best of twenty scales for the columns, by the outputs' error
-    smooth              from activations into weights
+    quantize_absmax, quantize_zero_point    codes, and one scale per group along a row
+    llm_int8            int8 products, with the outlier columns in floating point
+    gptq                column by column; the remaining ones compensate each error
+    awq                 the best of twenty column scales, by output error
+    smooth              moves scales from activations into weights
     fake_quantize       rounded forward, straight through backward
 
-Nothing is packed, and groups lie along rows only: `formats`, `layers` and `methods` have the rest.
+Nothing is packed, and groups run only along rows: `formats`, `layers` and `methods` have the rest.
 Shapes: F width out  D width in  G groups of a row  g numbers of a group  T tokens.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 
 def dequantize(codes: Tensor, scale: Tensor, group: int, zero: Tensor | None = None) -> Tensor:
-    """codes (F, D), scale (F, G) -> (F, D) float32; `zero` (F, G) are the codes of 0."""
+    """codes (F, D), scale (F, G) -> (F, D) float32; `zero` (F, G): the codes of 0."""
     width = codes.shape[1]
     spread = scale.repeat_interleave(group, dim=1)[:, :width]  # (F, D)
     if zero is None:
@@ -121,7 +121,7 @@ def smooth(
 
 
 def fake_quantize(w: Tensor, scale: Tensor, bits: int) -> Tensor:
-    """w (F, D), scale (F, 1) -> what is left of w; its gradient is 1 where no code was clamped."""
+    """w (F, D), scale (F, 1) -> w rounded; its gradient is 1 where no code was clamped."""
     m = 2 ** (bits - 1) - 1
     scale = scale.detach()
     codes = (w.detach() / scale).round()

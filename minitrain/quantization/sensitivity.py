@@ -1,13 +1,13 @@
-"""Sensitivity of each layer: it alone is rounded, and the model's loss shows what that costs.
+"""Sensitivity of each layer: the increase in the model's loss when it alone is quantized.
 
-    loss with layer l in format f, all others whole, less the loss of the whole model: Δ[l, f]
+    Δ[l, f] = loss with only layer l quantized, in format f, minus the loss of the float model
 
-Taken together the costs are about their sum, so bits are dealt out by it: of every layer one
-format, the sum of Δ the least, and the bytes within a budget (a knapsack with one choice a layer).
-It is solved exactly: layer by layer, of all sums of bytes and losses only those are kept that no
-other beats in both. Cost: layers x formats evaluations; then front x formats a layer.
-Papers: Dong et al. 2019, HAWQ (arXiv:1905.03696), deals by curvature; the sum of measured losses as
-in Hubara et al. 2021 (arXiv:2006.10518), section 3.4.
+The costs are roughly additive, so bits are allocated by their sum: one format per layer, with the
+least sum of Δ and the bytes within a budget (a knapsack with one choice per layer). It is solved
+exactly: layer by layer, only sums of bytes and losses that no other beats in both are kept. Cost:
+layers x formats evaluations; then front x formats a layer.
+Papers: Dong et al. 2019, HAWQ (arXiv:1905.03696), allocates by curvature; the sum of measured
+losses is as in Hubara et al. 2021 (arXiv:2006.10518), section 3.4.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cost(NamedTuple):
     """The cost of one layer in one format."""
 
     nbytes: int
-    loss: float  # nats a token above the whole model's
+    loss: float  # nats per token above the float model's
 
 
 Costs = Mapping[str, Mapping[Format, Cost]]  # by the layer's path
@@ -46,8 +46,8 @@ def sensitivities(
     batches: Sequence[Batch],
     progress: Progress = lambda name: None,
 ) -> dict[str, dict[Format, Cost]]:
-    """Every layer alone in every format, rounded to nearest; the model is left as it was, but for
-    a mixture's experts, which are apart then."""
+    """Every layer alone in every format, rounded to nearest; the model is restored, except that a
+    mixture's experts stay split."""
     whole = evaluate(take_apart(model), batches)
     found: dict[str, dict[Format, Cost]] = {}
     for name in layer_names(model):
@@ -62,7 +62,7 @@ def sensitivities(
 
 
 def deal_bits(costs: Costs, budget_bytes: int) -> dict[str, Format]:
-    """A format for each layer, by path: the least sum of losses within the budget.
+    """A format for each layer, by path, with the least sum of losses within the budget.
 
     InputError where even the smallest formats take more.
     """
@@ -84,7 +84,7 @@ def deal_bits(costs: Costs, budget_bytes: int) -> dict[str, Format]:
 
 
 def _unbeaten(points: Iterable[Point]) -> list[Point]:
-    """Those with less loss than all of fewer bytes: bytes ascend, losses fall."""
+    """The Pareto front: points with less loss than all smaller ones; bytes ascend, losses fall."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: point[:2]):
         if not kept or point[1] < kept[-1][1]:

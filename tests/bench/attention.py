@@ -1,8 +1,8 @@
-"""Tiled attention beside the naive one and PyTorch's fused kernel: forward and backward, causal.
+"""Tiled attention against naive attention and PyTorch's fused kernel: causal, forward and backward.
 
-Seconds, and the bytes held at the peak beside q, k and v and the gradient of the output, by the
-ledger (which sees tensors, not a kernel's own workspace). On a GPU ours is the Triton kernel.
-Before it is timed, all must agree in the output and every gradient.
+Seconds, and peak bytes in addition to q, k, v and the output's gradient, by the ledger (which sees
+tensors, not a kernel's own workspace). On a GPU ours is the Triton kernel. Before timing, all must
+agree in the output and every gradient.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def cases(
 
 
 def _pair(name: str, length: int, repeats: int, device: str) -> list[Case]:
-    """The seconds and the bytes of one length beside one peer."""
+    """Seconds and bytes at one length, against one peer."""
     peer, called = PEERS[name]
     kernels = {OURS: triton_attention if device.startswith("cuda") else tiled_attention, PEER: peer}
     beside, peer_name = f"{length} tokens, beside the {name} one", f"{called}, {TORCH}"
@@ -73,7 +73,7 @@ def _weighed(kernels: dict[str, Kernel], length: int, device: str) -> Comparison
 
 
 def peak_bytes(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor) -> int:
-    """Peak bytes of forward and backward, beside those of the inputs."""
+    """Peak bytes of forward and backward, without the inputs'."""
     with MemoryLedger(nn.ParameterList((q, k, v))) as ledger:
         d_out.mul_(1)  # so that the ledger has seen it
         given = ledger.now_bytes

@@ -1,7 +1,7 @@
-"""Each technique beside the peer that a user would pick instead: the same work, taken in turn.
+"""Benchmarks each technique against its peer: the same work, alternating.
 
-A `Case` measures both contenders in one process tree, A B B A …, and gives a `Row`. Every unit is
-a cost, so that a ratio over 1 says that ours loses; then the row's `reason` is printed beside it.
+A `Case` measures both contenders in one process tree, A B B A …, and gives a `Row`. Every unit is a
+cost, so a ratio over 1 means that ours loses; the row's `reason` is then printed with it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from minitrain.ranks.launch import launch as launch_ranks
 OURS, PEER = "ours", "peer"
 TORCH = f"torch {torch.__version__}"
 
-Shapes = Sequence[tuple[str, int, int]]  # preset, batch (of a rank, where there are ranks), length
+Shapes = Sequence[tuple[str, int, int]]  # preset, batch (per rank, if there are ranks), length
 Steps = dict[str, Callable[[], object]]  # of both contenders
-Costs = dict[str, list[float]]  # of both contenders on one rank: seconds or bytes, repeat by repeat
+Costs = dict[str, list[float]]  # of both contenders on one rank: seconds or bytes per repeat
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Row:
     unit: str
     peer_name: str
     spread: float
-    reason: str = ""  # why we lose, where we do
+    reason: str = ""  # why ours loses, if it does
 
     @property
     def lost(self) -> bool:
@@ -51,7 +51,7 @@ def as_json(rows: Iterable[Row]) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A named measurement that has not been made yet; `reason` is given if it comes out a loss."""
+    """A named measurement to be run; `reason` is reported if ours loses."""
 
     name: str
     peer_name: str
@@ -81,19 +81,19 @@ def in_turn(group: Group, steps: Steps, repeats: int, warmup: int = 3) -> Costs:
 
 
 def on_ranks(function: Callable[..., Costs], *args: object, ranks: int = 2) -> Comparison:
-    """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat lasts as long as its
-    slowest rank. Of bytes, instead of times, it is the rank that holds the most."""
+    """`function(group, *args)` gives `in_turn`'s times on each rank; a repeat takes as long as its
+    slowest rank. Bytes are likewise the maximum over ranks."""
     results = launch_ranks(function, *args, ranks=ranks, timeout=300)
     repeats = {who: zip(*(costs[who] for costs in results)) for who in results[0]}
     return Comparison({who: Timing(tuple(map(max, each))) for who, each in repeats.items()})
 
 
 def once(costs: dict[str, int]) -> Comparison:
-    """Measures bytes once: they are alike in every repeat."""
+    """Measures bytes once: they are the same in every repeat."""
     return Comparison({name: Timing((cost,)) for name, cost in costs.items()})
 
 
 def peer_module(bench: str, module: str) -> ModuleType:
-    """The library that a bench compares with; InputError where it is missing."""
+    """The library that a bench compares against; InputError where it is missing."""
     install = module.partition(".")[0]
     return optional(f"the {bench} bench", module, install, ", or name other benches")

@@ -1,10 +1,10 @@
-"""Our checkpoints beside torch.distributed.checkpoint: seconds of a save, a load, and the stall.
+"""Our checkpoints against torch.distributed.checkpoint: seconds of a save, a load, and the stall.
 
 Model and AdamW's state of a preset, one process, to and from the same disk. Both flush to the disk;
-ours also adds up checksums while it writes, and checks them before it reads, which theirs does not.
-Before it is timed, both must give back the same bits. `stall`: how long training waits for a save
-beside it, ours (save, and the optimizer's wait for the copy) and torch's async_save, which has
-copied everything when it returns; `of a save` is ours beside our own save now.
+ours also computes checksums while writing, and verifies them before reading, which theirs does not.
+Before timing, both must restore the same bits. `stall`: how long a background save blocks training,
+ours (save, and the optimizer's wait for the copy) and torch's async_save, which has copied
+everything when it returns; `of a save` is our stall against our own blocking save.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STALLS = "the model is so small that the names and counts take longer than the c
 
 
 class NoData:
-    """A loader without a place."""
+    """A loader without a position."""
 
     def state_dict(self) -> dict:
         return {}
@@ -50,7 +50,7 @@ class NoData:
 
 
 class Work:
-    """A trained model in a folder, which `end` removes."""
+    """A trained model and its folder, which `end` removes."""
 
     def __init__(self, name: str) -> None:
         model = build(preset(name))
@@ -74,8 +74,8 @@ class Work:
         return self.folder / f"torch-{self.number}"
 
     def keep_two(self) -> None:
-        """The oldest of theirs goes once the newest is whole, as with ours: disk and page cache
-        have the same work for both."""
+        """Removes their oldest checkpoint once the newest is complete, as ours does: the same load
+        on disk and page cache."""
         shutil.rmtree(self.folder / f"torch-{self.number - 2}", ignore_errors=True)
 
     def save(self) -> None:
@@ -118,7 +118,8 @@ def cases(repeats: int = 7, presets: tuple[str, ...] = PRESETS) -> list[Case]:
 
 
 def measured(name: str, measure: Callable[[Work], Comparison]) -> Comparison:
-    """In a world of one rank, which torch's functions want; theirs and ours give back one state."""
+    """Runs in a world of one rank, which torch's functions need; both must restore the same
+    state."""
     work = Work(name)
     began = not dist.is_initialized()
     if began:
@@ -149,7 +150,7 @@ def _timed(what: str, repeats: int, work: Work) -> Comparison:
 
 
 def _stalls(repeats: int, work: Work) -> Comparison:
-    """One after the other in turn, and a training step beside each, whose own time is left out."""
+    """Alternates both saves, each during a training step, whose own time is subtracted."""
     saver = BackgroundSaver(work.folder / "ours", work.state.optimizer)
     ours, theirs = [], []
     for _ in range(repeats):
@@ -176,7 +177,7 @@ def _stall_of_save(repeats: int, work: Work) -> Comparison:
 
 
 def _our_stall(work: Work, saver: BackgroundSaver) -> float:
-    """Seconds that a step waits, with the save before long done."""
+    """Seconds that a step waits, the previous save being complete."""
     work.state.step += 1
     saver.stall_seconds = 0.0
     saver.save(work.state)

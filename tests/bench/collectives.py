@@ -1,8 +1,8 @@
-"""Our ring collectives, from send and receive in Python, beside gloo's in C++, over sizes.
+"""Our ring collectives, send and receive in Python, against gloo's in C++, over sizes.
 
-Sizes are of the whole tensor: what is reduced, or what is there after the gather. gloo's
-reduce-scatter is an all-reduce that throws most of its result away, so a ring of our own sends
-half as much; its all-reduce and all-gather are rings like ours, without Python between messages.
+Sizes are of the whole tensor: the one reduced, or the gathered result. gloo's reduce-scatter is an
+all-reduce that discards most of its result, so our ring sends half as much; its all-reduce and
+all-gather are rings like ours, without Python between messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALL, LARGE = (
     "at this size the time is memory traffic, and ours returns a new tensor, whose pages the "
     "system must first provide, where gloo writes into one that is there",
 )
-# Newer versions of torch have these under new names and warn of the old ones.
+# Newer versions of torch rename these and warn about the old names.
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 Contenders = tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]
@@ -50,7 +50,7 @@ def cases(repeats: int = 15, sizes: Sequence[int] = SIZES, ranks: int = 2) -> li
 
 
 def measured(group: Group, pair: Callable, size: int, repeats: int) -> Costs:
-    """On each rank: both contenders give the same, and then are timed in turn."""
+    """On each rank: both contenders give equal results, and are then timed alternately."""
     ours, peer = pair(group, size // 4)
     torch.testing.assert_close(ours(), peer(), rtol=0, atol=0)
     return in_turn(group, {OURS: ours, PEER: peer}, repeats)
@@ -80,7 +80,7 @@ def ring_reduce_scatter_pair(group: Group, numel: int) -> Contenders:
 def ring_all_gather_pair(group: Group, numel: int) -> Contenders:
     chunk = torch.full((numel // group.size,), float(group.rank))
     whole = torch.empty(numel)
-    sizes = [chunk.numel()] * group.size  # both know them beforehand
+    sizes = [chunk.numel()] * group.size  # known to both in advance
 
     def gloo() -> torch.Tensor:
         ALL_GATHER(whole, chunk, group=group.process_group)

@@ -1,5 +1,5 @@
-"""Data: near duplicates beside `datasketch`, batches beside `torch.utils.data` and `datasets`,
-packing beside the naive way. All on text of drawn words; before it is timed, both agree.
+"""Data: near-duplicates against `datasketch`, batches against `torch.utils.data` and `datasets`,
+packing against the naive method. All on text of random words; results are compared before timing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minitrain.data.preparation.deduplication.near import choose_bands, near_dup
 from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.measure.clock import Comparison, compare
 
-THRESHOLD, WIDTH = 0.75, 5  # Jaccard similarity, words a shingle
+THRESHOLD, WIDTH = 0.75, 5  # Jaccard similarity, words per shingle
 VOCABULARY = 20_000
 REASON = "the time is in Python's own work a row, which is more in ours: look at the absolute times"
 
@@ -77,7 +77,7 @@ def _near(count: int, repeats: int) -> Comparison:
 
 
 def datasketch_duplicates(texts: Sequence[str]) -> list[int]:
-    """For each text the first that it meets; its own shingles, hashes and bands."""
+    """For each text its first match, by datasketch's own shingles, hashes and bands."""
     datasketch, split = _datasketch(), choose_bands(THRESHOLD)
     index = datasketch.MinHashLSH(num_perm=split.hashes, params=(split.bands, split.rows))
     firsts = []
@@ -137,7 +137,7 @@ class MappedRows(Dataset):
         return -(-len(self.tokens) // LENGTH)
 
     def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(T,) both, int64; the last row reaches back, so that it is full."""
+        """(T,) both, int64; the last row overlaps the one before, so that it is full."""
         start = max(0, min(row * LENGTH, len(self.tokens) - LENGTH - 1))
         span = torch.from_numpy(self.tokens[start : start + LENGTH + 1].astype(np.int64))
         return span[:-1], span[1:]
@@ -171,7 +171,7 @@ def _packing(count: int, repeats: int) -> Comparison:
 
 
 def naive_rows(sizes: Sequence[int]) -> int:
-    """Counts the rows of a `pack` that looks at all of them for each place; nothing is laid out."""
+    """Counts the rows of a naive `pack` that scans all of them for each document; packs nothing."""
     rooms: list[int] = []
     for size in sorted((size + 1 for size in sizes), reverse=True):
         fitting = [(room, row) for row, room in enumerate(rooms) if room >= size]

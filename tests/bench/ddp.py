@@ -1,7 +1,7 @@
-"""Our DDP beside torch's: a whole step of a model and its copy on 2 ranks, in turn.
+"""Our DDP against torch's: a whole step of a model and its copy on 2 ranks, alternating.
 
-Forward, loss, backward with the gradients averaged meanwhile, and AdamW (torch's fused one for
-both). Before it is timed, both must leave the same gradients.
+Forward, loss, backward with overlapped gradient averaging, and AdamW (torch's fused one for both).
+Before timing, both must leave the same gradients.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def cases(repeats: int = 15, shapes: Shapes = SHAPES, ranks: int = 2) -> list[Ca
 
 
 def measured(group: Group, name: str, batch: int, length: int, repeats: int) -> Costs:
-    """On each rank: both contenders leave the same gradients, and then their steps are timed."""
+    """On each rank: checks that both contenders leave the same gradients, then times their
+    steps."""
     model = build(preset(name), device=group.device)
     ours = DDP(copy.deepcopy(model), group)
     peer = DistributedDataParallel(model, process_group=group.process_group)

@@ -1,9 +1,9 @@
-"""Prefill apart from decode, beside as many ranks that do both: the same requests, the same tokens.
+"""Disaggregated prefill and decode, against as many ranks that do both: the same requests and
+tokens.
 
-Really, on two ranks of this machine; and emulated, on eight H100 that serve a 13B model, where the
-seconds are a roofline's and links' and so the same in every repeat. Goodput is for a target of
-DistServe's kind, seconds to the first token and then from token to token in the mean; the cost is
-its inverse.
+Measured on two ranks of this machine; and emulated on eight H100 that serve a 13B model, where
+times follow from a roofline and link speeds and are the same in every repeat. Goodput is for a
+DistServe-style target, time to first token and mean time per output token; the cost is its inverse.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ APART_REASON = (
 Cost = Callable[[Served], float]
 TINY = ModelConfig(
     61, 16, 1, heads=2, kv_heads=1, ffn_size=16, max_length=4096
-)  # the tokens are its own
+)  # the model generates these tokens
 
 
 def cases(repeats: int = 3, requests: int = 32, emulated: int = 64) -> list[Case]:
@@ -36,7 +36,7 @@ def cases(repeats: int = 3, requests: int = 32, emulated: int = 64) -> list[Case
 
 
 def real_cases(repeats: int, requests: int, rate: float = 4.0) -> list[Case]:
-    """Prompts of up to 160 tokens: stories15M reads 256."""
+    """Prompts of up to 160 tokens: stories15M has a context of 256."""
     model, pool = trained(), Pool(budget=256)
     lengths = lengths_in(requests, (32, 160), (16, 64), seed=0)
     wanted = asks(lengths, rate, model.config.vocab_size, seed=0)
@@ -92,7 +92,7 @@ def latency_of(served: Served) -> Latency:
 
 
 def in_time(served: Served, target: Target) -> float:
-    """Seconds of the run for each request that met its target; inf where none did."""
+    """Seconds of the run per request that met its target; inf where none did."""
     one = summary(served.outcomes, target)
     return one.seconds / one.met if one.met else float("inf")
 

@@ -1,11 +1,11 @@
-"""A peer in a process and an environment of its own, since it pins another torch than ours.
+"""A peer in its own process and environment, since it pins a different torch.
 
     make bench-NAME      build/NAME       an environment, with the peer in it
-    Elsewhere(…)         its python runs a script of this folder, told one line of JSON at a time
+    Elsewhere(…)         its python runs a script of this folder, fed one line of JSON at a time
 
-The process is started once, at the first question, with as many threads as this one has: what it
-takes to start is in no time that it tells. Between questions it is stopped: threads that spin while
-they wait for work would take the other contender's time.
+The process is started once, at the first request, with as many threads as this one: its start-up is
+not in its reported times. Between requests it is suspended: spinning threads would slow the other
+contender.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from minitrain.model.hub.load import save_pretrained
 from minitrain.model.transformer import Transformer
 from minitrain.paths import course_root
 
-READY = ".ready"  # that make leaves behind, last of all
-SHOWN = 2000  # letters of what it said before it ended
+READY = ".ready"  # written by make as its last step
+SHOWN = 2000  # characters of its last output before it exited
 
 
 def environment(name: str) -> Path:
@@ -38,7 +38,7 @@ def environment(name: str) -> Path:
 
 
 def version_there(name: str, package: str) -> str | None:
-    """The package's version in the environment; None where there is none, or one half made."""
+    """The package's version in the environment; None where it is missing or incomplete."""
     if not (environment(name) / READY).exists():
         return None
     found = sorted(environment(name).glob(f"lib/python3*/site-packages/{package}-*.dist-info"))
@@ -47,7 +47,7 @@ def version_there(name: str, package: str) -> str | None:
 
 @dataclass
 class Elsewhere:
-    """`script`, which is given the model's folder and `arguments`, answers each line by one."""
+    """Runs `script` with the model's folder and `arguments`; it answers each line with one line."""
 
     name: str  # of the environment
     script: str
@@ -56,7 +56,7 @@ class Elsewhere:
     settings: Mapping[str, str] = field(default_factory=dict)  # of its process' environment
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """InputError, with what it said last, where it ended instead."""
+        """The answer; InputError, with its last output, if it exited instead."""
         self.process.send_signal(signal.SIGCONT)
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         answer = self._line(self.process)
@@ -65,22 +65,22 @@ class Elsewhere:
 
     @cached_property
     def folder(self) -> Path:
-        """A folder of this peer's own: for the model, and for what is too large for a line."""
+        """This peer's own folder: for the model, and for data too large for a line."""
         self._temporary = tempfile.TemporaryDirectory(prefix=f"minitrain-{self.name}-")
         return Path(self._temporary.name)
 
     @cached_property
     def process(self) -> subprocess.Popen[str]:
-        """Waits until it is ready."""
+        """Starts the process and waits until it is ready."""
         save_pretrained(self.model, self.folder / "model")
         self.said = (self.folder / "said.txt").open("w+")
         python, script = (
             environment(self.name) / "bin/python",
             Path(__file__).with_name(self.script),
         )
-        process = subprocess.Popen(  # -I: no other file of this folder is taken for a library
+        process = subprocess.Popen(  # -I: no file of this folder shadows a library
             [python, "-I", script, str(self.folder / "model"), *self.arguments],
-            cwd=self.folder,  # where it may leave what it likes
+            cwd=self.folder,  # it may write files here
             env={
                 **os.environ,
                 "HF_HUB_OFFLINE": "1",

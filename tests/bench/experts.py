@@ -1,8 +1,8 @@
-"""Our MoE layer beside a dense loop over its experts and `transformers`' Mixtral block.
+"""Our MoE layer against a dense loop over its experts and `transformers`' Mixtral block.
 
-Forward and backward of one layer with the same weights and tokens, in this process, in turn. Before
-it is timed, all three must give the same output. The peak is the ledger's: every byte that lives at
-the worst moment of a forward and backward, weights and gradients included.
+Forward and backward of one layer with the same weights and tokens, alternating in this process.
+Before timing, all three must give the same output. The peak is the ledger's: all bytes alive at the
+peak of a forward and backward, weights and gradients included.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A fine-tuning step beside PEFT's, and many adapters in one batch beside PEFT's mixed batches.
+"""A fine-tuning step against PEFT's, and many adapters in one batch against PEFT's mixed batches.
 
-Both adapt copies of the same model, so that what differs is the adapter's own work: ours wraps a
-layer, PEFT's does too, and finds out at every call what the layer's adapter is. Before it is timed,
-both must give the same loss, or the same logits.
+Both adapt copies of the same model, so that only the adapter's own work differs: both wrap a layer,
+but PEFT looks up its adapter at every call. Before timing, both must give the same loss, or the
+same logits.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def peer_config(method: str) -> object:
 
 @torch.no_grad()
 def rows_measured(name: str, batch: int, length: int, repeats: int, device: str) -> Comparison:
-    """Both over transformers' Llama, since PEFT's mixed batches know no other kind of model."""
+    """Both over transformers' Llama, the only model that PEFT's mixed batches support."""
     llama = as_llama(build(preset(name), device=device)).eval()
     names = [f"user {i}" for i in range(batch)]
     config = partial(
@@ -114,7 +114,7 @@ def rows_measured(name: str, batch: int, length: int, repeats: int, device: str)
         theirs.add_adapter(each, config())
     for path, parameter in theirs.named_parameters():
         if "lora_B" in path:
-            parameter.normal_(std=0.1)  # zeros would hide whose adapter it is
+            parameter.normal_(std=0.1)  # zeros would make all adapters equal
     bank = AdapterBank(llama, 1e9 if device == "cuda" else 1e8, targets=("q_proj", "v_proj"))
     for each in names:
         bank.add(each, factors_of_peer(theirs, each))
@@ -132,7 +132,7 @@ def rows_measured(name: str, batch: int, length: int, repeats: int, device: str)
 
 
 def factors_of_peer(model: nn.Module, name: str) -> Factors:
-    """One of a PEFT model's adapters, as the bank takes it."""
+    """One of a PEFT model's adapters, in the bank's format."""
     layers = {
         path: (m.lora_A[name].weight.clone(), m.lora_B[name].weight.clone())
         for path, m in model.get_base_model().named_modules()

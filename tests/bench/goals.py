@@ -1,10 +1,10 @@
-"""Goals of the engine on the workload of the inference bench; each stands as its row's peer.
+"""The engine's goals on the workload of the inference bench, each as its row's peer.
 
     throughput   4 times that of static batches of 8
-    KV memory    at most 4% of what is held is for no token: by blocks of 16, and of 4
-    long prompt  in chunks, at most a third of the pause (p99) that it is read whole with
+    KV memory    at most 4% of it unused, with blocks of 16, and of 4
+    long prompt  in chunks, at most a third of the pause (p99) of an unchunked prefill
 
-vLLM, which is not to be faster, has rows of its own in inference.py.
+The goal of not being slower than vLLM has its own rows in inference.py.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def memory_goals(model: Transformer, work: Workload, repeats: int) -> list[Case]
 
 
 def shortened(measure: Callable[[], Comparison], share: float) -> Comparison:
-    """Beside so much of the peer's cost."""
+    """Compares against `share` of the peer's cost."""
     timings = measure().timings
     wanted = Timing(tuple(share * cost for cost in timings[PEER].seconds))
     return Comparison({OURS: timings[OURS], PEER: wanted})
 
 
 def held_for_nothing(model: Transformer, work: Workload, size: int) -> Comparison:
-    """In the mean over steps, beside the goal's share of all that is held."""
+    """Unused bytes, mean over steps, against the goal's share of all held bytes."""
     engine = Engine(model, work.blocks_of(size), size)
     engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
     steps, place = engine.steps, place_bytes(model.config, model.embed.weight.itemsize)

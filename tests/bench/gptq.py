@@ -1,19 +1,19 @@
-"""GPTQ beside llm-compressor's: the same model, the same calibration, the same grid.
+"""GPTQ against llm-compressor's: same model, same calibration data, same grid.
 
-stories15M, or fresh weights of its shape where it was not fetched, in formats that both have: all
-2^b codes, symmetric (compressed-tensors' "int"), a scale a row or a group, fitted to the largest
-weight (their memoryless_minmax) or by a clip search (`-mse`, their memoryless_mse, which ends at
-0.81 of the range and weighs all columns alike; ours ends at 0.21, and counts an error as what it
-costs the outputs). Both take the columns in static act-order, damp by 1% of the diagonal's mean,
-and compute in float32 or more. Text is the model's own, drawn at temperature 1: 96 rows calibrate,
-48 others judge, by one function for both. What is compared is the seconds of rounding all 42
-matrices (loading and saving left out) and the perplexity after it.
+stories15M, or random weights of its shape if it was not fetched, in formats that both have: all 2^b
+codes, symmetric (compressed-tensors' "int"), a scale per row or group, fitted to the largest weight
+(their memoryless_minmax) or by a clip search (`-mse`, their memoryless_mse, which stops at 0.81 of
+the range and weighs all columns equally; ours stops at 0.21, and weighs errors by their cost in the
+outputs). Both use static act-order, damp by 1% of the diagonal's mean, and compute in float32 or
+more. The text is sampled from the model at temperature 1: 96 rows calibrate, 48 others evaluate, by
+one function for both. Compared are the seconds of rounding all 42 matrices (without loading and
+saving) and the perplexity afterwards.
 
-Of one input both make the same codes but for -mse. They see other inputs from the first block's o
-on: ours sees what q, k and v give once they are rounded, theirs what they gave before (with which
-ours has 0.1 to 0.6% more perplexity, stories15M at 4 bits a row). And rounding is chaotic: a sum in
-another order flips a code, and all that follow make up for it. So each repeat parts the rows anew,
-and the ratio's spread says how much of it is that.
+For the same input both produce the same codes, except with -mse. Inputs differ from the first
+block's o on: ours uses the outputs of rounded q, k and v, theirs of the float ones (with which ours
+has 0.1 to 0.6% more perplexity, stories15M at 4 bits a row). And rounding is chaotic: a different
+summation order flips a code, and all later ones compensate. So each repeat splits the rows anew,
+and the ratio's spread shows this effect.
 
 llm-compressor is in the environment that `make bench-gptq` makes; without it there are no cases.
 """
@@ -63,7 +63,7 @@ PERPLEXITY_REASON = (
     "either is ahead (see the spread)"
 )
 Result = tuple[float, float]  # seconds, perplexity
-Contender = Callable[[str, Tensor, Tensor], Result]  # format, rows that calibrate and that judge
+Contender = Callable[[str, Tensor, Tensor], Result]  # format, rows to calibrate and to evaluate
 
 
 def llm_compressor_version() -> str | None:
@@ -76,7 +76,7 @@ def cases(
     formats: Sequence[str] = FORMATS,
     rows: tuple[int, int, int] = (CALIBRATION, JUDGED, LENGTH),
 ) -> list[Case]:
-    """`rows`: that calibrate, that judge, and the tokens of each."""
+    """`rows`: numbers to calibrate and to evaluate, and tokens per row."""
     if llm_compressor_version() is None:
         return []
     contest = Contest(trained() if shape is None else build(shape), rows, repeats)
@@ -93,8 +93,8 @@ def cases(
 
 @dataclass(eq=False)
 class Contest:
-    """Ours and theirs over one model. They run in turn, on other rows in each repeat, and once for
-    each format, however many costs are asked of the runs."""
+    """Ours and theirs on one model. They alternate, on different rows in each repeat, and run once
+    per format, however many costs are read."""
 
     model: Transformer
     rows: tuple[int, int, int]
@@ -142,7 +142,7 @@ class Contest:
         return told["seconds"], perplexity(model, judged)
 
     def parted(self, repeat: int) -> tuple[Tensor, Tensor]:
-        """Token ids (N, T) that calibrate, and that judge."""
+        """Token ids (N, T) to calibrate, and to evaluate."""
         order = torch.randperm(len(self.text), generator=torch.Generator().manual_seed(repeat))
         return self.text[order[: self.rows[0]]], self.text[order[self.rows[0] :]]
 
@@ -161,7 +161,7 @@ def perplexity(model: Transformer, rows: Tensor) -> float:
 
 
 def own_text(model: Transformer, rows: int, length: int) -> Tensor:
-    """Tokens that the model generates from nothing, (rows, length)."""
+    """Tokens that the model generates unprompted, (rows, length)."""
     engine = Engine(model, rows * -(-length // BLOCK), BLOCK, max_running=rows)
     draws = [SamplingParameters(length - 1, temperature=1.0, seed=row) for row in range(rows)]
     answers = engine.generate([[BEGIN]] * rows, draws)
@@ -169,6 +169,6 @@ def own_text(model: Transformer, rows: int, length: int) -> Tensor:
 
 
 def as_batches(rows: Tensor) -> list[Batch]:
-    """Rows of one text each (N, T), which ask for every token but the first."""
+    """Batches of rows (N, T), one sequence each, with all tokens but the first as targets."""
     targets = torch.cat([rows[:, 1:], rows.new_full((len(rows), 1), IGNORED)], dim=1)
     return list(Loader(Packed(rows, targets, torch.zeros_like(rows)), 16, shuffle=False))

@@ -1,9 +1,9 @@
-"""llm-compressor in a process and an environment of its own: `python gptq_worker.py FOLDER`.
+"""llm-compressor in its own process and environment: `python gptq_worker.py FOLDER`.
 
 A line of JSON in, {"bits", "group", "mse", "calibration", "out"}, a line out: {"seconds"}; `group`
-is null for a scale a row, `calibration` names a file of token ids (N, T), and the rounded weights
-are written to the file `out`, under the hub's names, as the floats that they stand for. Imports
-nothing of ours: llm-compressor pins other libraries.
+is null for a scale per row, `calibration` is a file of token ids (N, T), and the rounded weights
+are written to the file `out`, under the hub's names, dequantized to float. Imports nothing of ours:
+llm-compressor pins other libraries.
 """
 # ruff: noqa: E402
 
@@ -13,7 +13,7 @@ import sys
 import time
 
 ANSWERS = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what libraries print, from their import on, is no answer
+os.dup2(2, 1)  # keep libraries' output out of the answers
 
 import torch
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -75,7 +75,7 @@ def recipe(bits: int, group: "int | None", mse: bool) -> GPTQModifier:
 
 
 def no_tokenizer() -> PreTrainedTokenizerFast:
-    """It wants one, though the text is in tokens already."""
+    """A dummy: it requires one, though the text is already tokenized."""
     unknown = Tokenizer(models.WordLevel({"?": 0}, "?"))
     return PreTrainedTokenizerFast(tokenizer_object=unknown)
 

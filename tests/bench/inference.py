@@ -1,12 +1,13 @@
-"""The inference engine beside `transformers`, and each of its parts beside what it replaces.
+"""The inference engine against `transformers`, and each of its parts against what it replaces.
 
-stories15M, or fresh weights of its shape where it was not fetched, serves 32 requests of mixed
-lengths, then 32 that begin alike. Both contenders must give the same answers, token for token. A
-static batch waits for its longest answer; its requests come one batch after the other. vLLM is a
-contender where `make bench-vllm` has made an environment for it.
+stories15M, or random weights of its shape if it was not fetched, serves 32 requests of mixed
+lengths, then 32 with a shared prefix. Both contenders must give the same answers, token for token.
+A static batch waits for its longest answer; batches run one after another. vLLM is a contender
+where `make bench-vllm` has made its environment.
 
-What there is to win is counted: batches of 8 make 482 passes for the mixed workload, ours 128, the
-longest answer's tokens. So at equal passes it is 3.8 times as fast at most, and its are larger.
+The possible gain is known: batches of 8 need 482 forward passes for the mixed workload, ours 128,
+the longest answer's tokens. So at equal cost per pass it is at most 3.8 times as fast, and its
+passes are larger.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
-SHARED = 48  # tokens that all prompts of the second workload begin with
+SHARED = 48  # shared prefix tokens of the second workload's prompts
 WINDOW = 48  # tokens
 SERVING_REASON = (
     "a few long answers at the end run alone, and both then read all weights for each token"
@@ -100,7 +101,7 @@ def parts(model: Transformer, mixed: Workload, version: str, repeats: int) -> li
     """Seconds saved by each part of the engine; `version` of transformers."""
     config = model.config
     attended = partial(paged_measured, config, 32, 128, 5 * repeats)
-    paused = lru_cache(partial(beside_long_prompts, model, repeats))  # its goal asks for it too
+    paused = lru_cache(partial(beside_long_prompts, model, repeats))  # its goal uses it too
     return [
         Case(
             "passes of the model, mixed",
@@ -146,7 +147,7 @@ def trained() -> Transformer:
 
 
 def latency_cases(pairs: Pairs, peer: str, why: str) -> list[Case]:
-    """Percentiles of the time to the first token, and between two tokens."""
+    """Percentiles of the time to first token, and between tokens."""
 
     def first(percentile: int) -> Callable[[Served], float]:
         return lambda served: served.latency.first_token[percentile]
@@ -163,7 +164,7 @@ def latency_cases(pairs: Pairs, peer: str, why: str) -> list[Case]:
 
 
 def unused_bytes(model: Transformer, work: Workload) -> Comparison:
-    """Places that are held for no token of a request that goes on, in the mean over steps."""
+    """Allocated but unused token slots of running requests, mean over steps."""
     place = place_bytes(model.config, model.embed.weight.itemsize)
     engine = Engine(model, work.blocks, BLOCK)
     engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
@@ -178,7 +179,7 @@ def unused_bytes(model: Transformer, work: Workload) -> Comparison:
 
 
 def passes(model: Transformer, work: Workload) -> Comparison:
-    """The number of times that all weights are read, whoever reads them."""
+    """The number of times that all weights are read by each contender."""
     engine = Engine(model, work.blocks, BLOCK)
     engine.generate(work.prompts, [SamplingParameters(n) for n in work.new])
     theirs = sum(max(n for _, n in batch) for batch, _ in batches(work))
@@ -186,7 +187,7 @@ def passes(model: Transformer, work: Workload) -> Comparison:
 
 
 def windowed_bytes(config: ModelConfig, work: Workload) -> Comparison:
-    """The most that any step holds, by a small model: blocks depend on how much is told alone."""
+    """Peak bytes of any step, with a small model: blocks depend only on the number of tokens."""
     small = ModelConfig(config.vocab_size, 16, 1, 2, 1, 16, max_length=config.max_length)
     held = {}
     for who, window in ((OURS, WINDOW), (PEER, None)):
@@ -198,7 +199,7 @@ def windowed_bytes(config: ModelConfig, work: Workload) -> Comparison:
 
 
 def batches(work: Workload) -> list[tuple[list[tuple[tuple[int, ...], int]], int]]:
-    """(prompts and numbers of tokens, longest prompt) of each static batch."""
+    """(prompts and answer lengths, longest prompt) of each static batch."""
     all_ = list(zip(work.prompts, work.new))
     parts = [all_[first : first + SIZE] for first in range(0, len(all_), SIZE)]
     return [(part, max(len(prompt) for prompt, _ in part)) for part in parts]
@@ -206,7 +207,7 @@ def batches(work: Workload) -> list[tuple[list[tuple[tuple[int, ...], int]], int
 
 @torch.no_grad()
 def paged_measured(config: ModelConfig, texts: int, length: int, repeats: int) -> Comparison:
-    """One layer of a step in which each text reads all its tokens by one query."""
+    """One layer of a decode step in which each sequence has one query over all its tokens."""
     pages = -(-length // BLOCK)
     cache = PagedCache(replace(config, layers=1), texts * pages, BLOCK)
     for held in (cache.keys, cache.values):

@@ -1,8 +1,8 @@
-"""`launch` beside `torchrun` and `mp.spawn`: from the call to the results of 4 ranks.
+"""`launch` against `torchrun` and `mp.spawn`: from the call to the results of 4 ranks.
 
-All three run the same all-reduce. torchrun and spawn start an interpreter a rank and import torch
-in each, at every call; `launch` forks ranks from a server that has imported it once. What is
-measured is the second call and those after it, as in a notebook.
+All three run the same all-reduce. torchrun and spawn start an interpreter per rank and import torch
+in each, at every call; `launch` forks ranks from a server that imported it once. Measured are the
+second and later calls, as in a notebook.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def cases(repeats: int = 5, ranks: int = 4) -> list[Case]:
 
 
 def _measured(peer: Callable[[int], None], ranks: int, repeats: int) -> Comparison:
-    """The warm-up call of ours starts the server, that of the peer fills the file cache."""
+    """Our warm-up call starts the server, the peer's fills the file cache."""
     return compare({OURS: lambda: with_launch(ranks), PEER: lambda: peer(ranks)}, repeats, warmup=1)
 
 

@@ -1,8 +1,9 @@
-"""NF4 beside bitsandbytes: a matrix into 4.127 bits a weight, back again, and a step over it.
+"""NF4 against bitsandbytes: quantizing a matrix to 4.127 bits a weight, dequantizing it, and a
+training step.
 
-Both hold the same codes, which is checked before they are timed. Rows are multiples of 64: with
-others bitsandbytes' way back on AVX-512 is wrong. The step is QLoRA's: a frozen base in NF4 and
-LoRA in float32 beside it, ours and PEFT's, which must start from the same loss.
+Both must hold the same codes, checked before timing. Rows are multiples of 64: with others
+bitsandbytes' dequantization on AVX-512 is wrong. The step is QLoRA's: a frozen base in NF4 with
+LoRA in float32, ours and PEFT's, which must start from the same loss.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from minitrain.quantization.formats.names import named
 from minitrain.quantization.model import quantize_model
 
 FORMAT = named("nf4-dq")
-TOLERANCE = 5e-3  # the lowest of its 8-bit levels of the scales is -1, of ours -0.993
+TOLERANCE = 5e-3  # its lowest 8-bit level for scales is -1, ours -0.993
 SETTINGS = {"quant_type": "nf4", "blocksize": 64, "compress_statistics": True}
 QUANTIZE_REASON = (
     "ours is a dozen passes over the matrix (magnitudes, cells, comparisons, packing), the peer's "
@@ -125,6 +126,6 @@ def in_peers_nf4(model: Transformer) -> nn.Module:
                 quant_type="nf4",
             )
             layer.load_state_dict(linear.state_dict())
-            theirs.set_submodule(name, layer.to("cpu"))  # which quantizes
-    theirs.is_loaded_in_4bit = True  # what PEFT asks a model
+            theirs.set_submodule(name, layer.to("cpu"))  # quantizes
+    theirs.is_loaded_in_4bit = True  # checked by PEFT
     return theirs

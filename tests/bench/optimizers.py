@@ -1,7 +1,7 @@
-"""A step of our optimizers beside torch's and bitsandbytes', over the parameters of a model.
+"""A step of our optimizers against torch's and bitsandbytes', over a model's parameters.
 
-The same gradients, the same rates, copies of the same weights. Before it is timed, both must have
-moved the weights to the same place.
+Same gradients, same learning rates, copies of the same weights. Before timing, both must update the
+weights equally.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def cases(
 def measured(
     name: str, repeats: int, device: str, ours: Make, peer: Make, tolerance: float
 ) -> Comparison:
-    """`tolerance`: how far apart two steps may lead, as a part of the way."""
+    """`tolerance`: the allowed difference of two updates, relative to the update."""
     model = build(preset(name), device=device)
     start = [p.detach().clone() for p in model.parameters()]
     weights = {who: [nn.Parameter(w.clone()) for w in start] for who in (OURS, PEER)}

@@ -1,9 +1,8 @@
-"""Our pipeline beside torch's: forward and backward of one step on 2 ranks, in turn.
+"""Our pipeline against torch's: forward and backward of one step on 2 ranks, alternating.
 
-The same stages, microbatches and loss for both, and torch's at its best: outputs are not collected.
-Before anything is measured, both must leave the same gradients. Time is a repeat's slowest rank;
-bytes are the most that a rank holds at any moment of a step, whatever it is for, as `MemoryLedger`
-counts them for both.
+The same stages, microbatches and loss for both, and torch's in its fastest form: outputs are not
+collected. Before measuring, both must leave the same gradients. Time is the slowest rank's in a
+repeat; bytes are the peak of any rank during a step, as `MemoryLedger` counts them for both.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from minitrain.parallel.pipeline.stages import Stage, cut
 from minitrain.ranks.group import Group
 from minitrain.training.loss import token_weighted_loss
 
-SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks a rank
+SCHEDULES = (("1f1b", 1), ("interleaved", 2))  # and chunks per rank
 Shape = tuple[str, int, int, int]
 SHAPE = ("3M", 8, 2, 128)  # preset, microbatches, rows in each, length
 REASON = (
@@ -51,7 +50,7 @@ def cases(repeats: int = 15, shape: Shape = SHAPE, ranks: int = 2) -> list[Case]
 
 
 def step_seconds(group: Group, name: str, chunks: int, shape: Shape, repeats: int) -> Costs:
-    """On each rank: both contenders' times, in turn."""
+    """On each rank: both contenders' times, alternating."""
     _, steps = contenders(group, name, chunks, shape)
     return in_turn(group, steps, repeats)
 
@@ -69,7 +68,8 @@ def step_bytes(group: Group, name: str, chunks: int, shape: Shape, repeats: int)
 def contenders(
     group: Group, name: str, chunks: int, shape: Shape
 ) -> tuple[dict[str, nn.Module], Steps]:
-    """This rank's stages, twice, and a step of each contender, which have left equal gradients."""
+    """This rank's stages, twice, and a step of each contender, after checking for equal
+    gradients."""
     preset_name, count, rows, length = shape
     schedule = make_schedule(name, group.size, count, chunks)
     stages = cut(build(preset(preset_name), device=group.device), schedule, group.rank)
@@ -103,7 +103,7 @@ def our_step(
 
 
 class OneInput(nn.Module):
-    """A stage as torch's pipelining calls it: with tokens, or with what the stage before gave."""
+    """A stage as torch's pipelining calls it: with tokens, or with the previous stage's output."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class OneInput(nn.Module):
 def peer_step(
     group: Group, schedule: Schedule, stages: nn.ModuleList, text: Tensor
 ) -> Callable[[], object]:
-    """Its losses are already shares of the step's: nothing is scaled afterwards."""
+    """Torch's step, with losses already divided by the microbatches: nothing is scaled later."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
     total = text[:, 1:].numel()

@@ -1,4 +1,4 @@
-"""Precision's own costs: a step in BF16 beside FP32, loss scaling and FP8 casts beside torch's.
+"""Costs of mixed precision: a BF16 step against FP32, loss scaling and FP8 casts against torch's.
 
 A training step of one model under autocast and without it; the unscaling of its gradients by our
 `LossScaler` and by torch's `GradScaler`; rounding to E4M3 by our arithmetic and by torch's cast.
@@ -75,11 +75,11 @@ def _step(model: nn.Module, text: Tensor, autocast: torch.dtype | None) -> Calla
 
 
 def unscaling(model: Callable[[], nn.Module], repeats: int) -> Comparison:
-    """Each divides its own gradients by 1: the same work every time."""
+    """Both divide their own gradients by 1: the same work every time."""
     ours, theirs = model(), model()
     kind = ours.embed.weight.device.type
     scaler, torchs = LossScaler(scale=1.0), torch.amp.GradScaler(kind, init_scale=1.0)
-    torchs.scale(torch.ones(1, device=kind))  # makes its scale
+    torchs.scale(torch.ones(1, device=kind))  # initializes its scale
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.0)
     for a, b in zip(ours.parameters(), theirs.parameters()):
         a.grad = torch.randn_like(a)
@@ -87,7 +87,7 @@ def unscaling(model: Callable[[], nn.Module], repeats: int) -> Comparison:
 
     def peer() -> None:
         torchs.unscale_(optimizer)
-        torchs.update(1.0)  # it unscales once between two updates
+        torchs.update(1.0)  # it allows one unscale per update
 
     steps = {OURS: lambda: scaler.unscale(ours.parameters()), PEER: peer}
     return compare(steps, repeats, warmup=3)

@@ -1,8 +1,8 @@
-"""Linear layers with weights of 8 and 4 bits beside bfloat16's: seconds and bytes.
+"""Linear layers with 8- and 4-bit weights against bfloat16: seconds and bytes.
 
-One token at a time, where memory is what takes time; some, where it no longer is; a prompt's, which
-unpack the weight once; and the way through a dequantized weight, which saves memory alone. Each
-name of a kernel has the ratio that the roofline of this machine allows.
+One token, where memory is the bottleneck; several, where it no longer is; a prompt's, which unpack
+the weight once; and the path through a dequantized weight, which only saves memory. Each kernel's
+name includes the ratio that this machine's roofline allows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cases(
 
 
 def roofline_ratio(bits: float, tokens: int, weights: int = WIDTH**2) -> float:
-    """The least seconds at so many bits a weight over the least at bfloat16's 16."""
+    """Roofline seconds at `bits` per weight over those at bfloat16's 16."""
     bandwidth, peak = copy_bandwidth(), matmul_peak(torch.bfloat16)
     few, sixteen = (
         roofline_seconds(size * weights / 8, weights, tokens, bandwidth, peak)
@@ -69,7 +69,7 @@ def packed(layer: QuantLinear) -> nn.Module:
 
 
 def both(name: str, make: Callable[[QuantLinear], nn.Module], width: int) -> dict[str, nn.Module]:
-    """Ours and bfloat16's, of one weight."""
+    """Our layer and bfloat16's, from one weight."""
     linear = nn.Linear(width, width, bias=False, dtype=torch.bfloat16)
     held = named(name).quantize(linear.weight)
     return {OURS: make(QuantLinear(held)), PEER: linear}

@@ -1,10 +1,9 @@
-"""Recomputation beside `torch.utils.checkpoint`, full and selective, and offload beside its
+"""Recomputation against `torch.utils.checkpoint`, full and selective, and offload against
 `save_on_cpu`: seconds of forward and backward, and bytes.
 
-Bytes are those held at the peak, by the ledger, without parameters and their gradients, which are
-the same; for offload those that leave for the CPU. Where the device is the CPU, nothing leaves it,
-and `save_on_cpu` copies nothing: offload is timed on a GPU only. Before they are timed, both must
-leave gradients that are bit-equal.
+Bytes are the peak, by the ledger, without parameters and their gradients, which are the same; for
+offload those moved to the CPU. On a CPU nothing is moved, and `save_on_cpu` copies nothing, so
+offload is timed only on a GPU. Before timing, both must leave bitwise equal gradients.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Work(NamedTuple):
 
 
 def _recompute_cases(how: str, work: Work, repeats: int) -> list[Case]:
-    """The seconds and the bytes of one way and shape."""
+    """The seconds and the bytes of one method and shape."""
     peer = f"{PEERS[how]}, {TORCH}"
     steps = partial(_recompute_steps, how, work)
     return [
@@ -151,7 +150,7 @@ def _peak(step: Step) -> int:
 
 
 def _sent(work: Work) -> Comparison:
-    """Tensors that each hands to its hooks and copies: theirs every saved one, weights among them."""
+    """Bytes of tensors that each copies in its hooks: theirs every saved one, including weights."""
     ours, theirs = Offload(0), save_on_cpu()
     sizes, pack = [], theirs.pack_hook
 

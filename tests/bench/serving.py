@@ -1,8 +1,8 @@
-"""The same requests served by our engine and by three ways of `transformers`, token by token.
+"""Serves the same requests by our engine and by three methods of `transformers`, token by token.
 
-All requests are there at the start, each with its own number of tokens to be told, greedy. A batch
-of `generate` goes on until its longest answer is complete, and its rows are padded on the left to
-its longest prompt. What is told when is taken from the clock at each step of each contender.
+All requests arrive at the start, each with its own number of tokens to generate, greedily. A batch
+of `generate` runs until its longest answer is complete, and its rows are left-padded to its longest
+prompt. Token times are read from the clock at each step of each contender.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from minitrain.model.transformer import Transformer
 
 BLOCK = 16
 SIZE = 8  # of a static batch
-CHUNK, WHOLE = 64, 4096  # tokens a step
+CHUNK, WHOLE = 64, 4096  # tokens per step
 
 
 @dataclass(frozen=True)
 class Workload:
     prompts: tuple[tuple[int, ...], ...]
-    new: tuple[int, ...]  # tokens that each is to be told
+    new: tuple[int, ...]  # tokens to generate per request
 
     @classmethod
     def mixed(
@@ -44,8 +44,8 @@ class Workload:
         most_new: int = 128,
         seed: int = 0,
     ) -> Workload:
-        """Prompts of 8 to `longest` tokens and answers of 16 to `most_new`; every prompt begins
-        with the same `shared` tokens besides."""
+        """Prompts of 8 to `longest` tokens and answers of 16 to `most_new`; every prompt also
+        starts with the same `shared` tokens."""
         chance = random.Random(seed)
         common = chance.choices(range(3, vocabulary), k=shared)
         prompts = [
@@ -89,7 +89,7 @@ def by_engine(model: Transformer, block: int = BLOCK) -> Serve:
 
 
 def in_batches(llama: nn.Module, size: int) -> Serve:
-    """`generate` on batches of so many, one after the other; 1 is sequential."""
+    """`generate` on batches of `size`, one after another; 1 is sequential."""
 
     def serve(work: Workload) -> Served:
         start = time.perf_counter()
@@ -108,7 +108,7 @@ def in_batches(llama: nn.Module, size: int) -> Serve:
 def one_batch(
     llama: nn.Module, prompts: Sequence[Sequence[int]], new: int
 ) -> tuple[list[list[int]], list[float]]:
-    """-> the answers, and when each of their tokens was there."""
+    """-> the answers, and the time of each of their tokens."""
     stopping = peer_module("inference", "transformers").StoppingCriteria
     ticks: list[float] = []
 
@@ -133,7 +133,7 @@ def one_batch(
 
 
 def continuously(llama: nn.Module) -> Serve:
-    """`transformers`' own continuous batching, over pages; its start is part of the time."""
+    """`transformers`' own continuous batching, over pages; its start-up is included in the time."""
     transformers = peer_module("inference", "transformers")
 
     def serve(work: Workload) -> Served:
@@ -159,8 +159,8 @@ def continuously(llama: nn.Module) -> Serve:
 
 @dataclass
 class Pairs:
-    """Ours and a peer on one workload. They run in turn, once, however many costs are asked of
-    the runs; AssertionError where they tell different answers."""
+    """Ours and a peer on one workload. They alternate, once, however many costs are read;
+    AssertionError where answers differ."""
 
     ours: Serve
     peer: Serve
@@ -188,7 +188,7 @@ class Pairs:
 
 
 def beside_long_prompts(model: Transformer, repeats: int) -> Comparison:
-    """The pauses of eight requests in progress when four long prompts come."""
+    """The pauses of eight running requests when four long prompts arrive."""
     return Pairs(
         partial(with_long_prompts, model, CHUNK),
         partial(with_long_prompts, model, WHOLE),

@@ -1,9 +1,9 @@
-"""Speculation at batch 1, greedy: beside transformers' own, and beside writing without drafts.
+"""Speculative decoding at batch 1, greedy: against transformers' own, and against no drafts.
 
-stories15M writes a story, and one that was told already again; where it is not cached, a model of
-random weights stands in. Before anything is timed, both must have written the same tokens. Beside
-"without drafts" the name has the ratio that the formula expects, from the acceptance on the
-target's own greedy text and from measured costs (`speculation/length.py`). Last: in the engine.
+stories15M generates a story, and repeats an earlier one; if it is not cached, a model of random
+weights stands in. Before timing, both must generate the same tokens. The name "without drafts"
+includes the ratio expected by the formula, from the acceptance on the target's own greedy text and
+from measured costs (`speculation/length.py`). Last: in the engine.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from minitrain.model.config import preset
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 
-LENGTH = {"n-grams": 4}  # of drafts that cost nothing; 2 of others
-BATCH = 8  # texts in the engine
-LESSONS = (384, 160, 300)  # for EAGLE: texts of so many tokens, and steps: about a minute
+LENGTH = {"n-grams": 4}  # for drafts that cost nothing; 2 for others
+BATCH = 8  # sequences in the engine
+LESSONS = (384, 160, 300)  # for EAGLE: sequences, tokens in each, and steps: about a minute
 WITHOUT = f"minitrain {minitrain.__version__} without drafts"
 GREEDY = SamplingParameters()
 COST_REASON = (
@@ -63,7 +63,7 @@ def cases(
     model: str | None = None,
     lessons: tuple[int, int, int] = LESSONS,
 ) -> list[Case]:
-    """`model`: stories15M, or a preset's name; None: what is here."""
+    """`model`: stories15M, or a preset's name; None: whichever is available."""
     name = model or ("stories15M" if is_cached("stories15M") else "10M")
     theirs = f"transformers {peer_module('speculation', 'transformers').__version__}"
     own, lookup = partial(_without, name, tokens, repeats), partial(_lookup, name, tokens, repeats)
@@ -117,7 +117,7 @@ def cases(
 
 @lru_cache
 def _story(name: str, tokens: int, again: bool = False) -> tuple[Transformer, list[int], list[int]]:
-    """Model, prompt, and what it writes without drafts."""
+    """Model, prompt, and its output without drafts."""
     if name == "stories15M":
         model, tokenizer = load_llama2c(fetch("stories15M"))
         prompt = tokenizer.encode("Once upon a time")
@@ -139,7 +139,7 @@ def _proposer(name: str, tokens: int, draft: str) -> Proposer:
 
 
 def _expected(name: str, tokens: int, draft: str) -> float:
-    """Seconds over those without drafts, by the formula."""
+    """The ratio of seconds to those without drafts, by the formula."""
     target, prompt, told = _story(name, tokens)
     proposer = _proposer(name, tokens, draft)
     kept = measure_acceptance(target, proposer.model, torch.tensor([[*prompt, *told]]), GREEDY)
@@ -150,7 +150,7 @@ def _expected(name: str, tokens: int, draft: str) -> float:
 
 
 def _eagle(name: str, tokens: int, repeats: int, lessons: tuple[int, int, int]) -> Comparison:
-    """Trained first, which is not timed."""
+    """Trains the EAGLE head first, untimed."""
     (target, prompt, told), (texts, length, steps) = _story(name, tokens), lessons
     heard = own_text(target, prompt[:1], texts, length, generator=torch.Generator().manual_seed(0))
     layer = EagleLayer(target, frequent(heard.tokens, 1500))
@@ -191,7 +191,7 @@ def _without(name: str, tokens: int, repeats: int, draft: str, again: bool = Fal
 
 
 def _in_engine(name: str, tokens: int, repeats: int, draft: str, again: bool) -> Comparison:
-    """Texts that have come further and further in one story."""
+    """Runs sequences at successive positions in one story."""
     target, prompt, told = _story(name, tokens, again)
     prompts = [[*prompt, *told[:further]] for further in range(BATCH)]
     blocks = BATCH * (len(prompt) + BATCH + tokens) // BLOCK + BATCH
@@ -214,7 +214,7 @@ def _in_engine(name: str, tokens: int, repeats: int, draft: str, again: bool) ->
 
 
 def _assistant(name: str, tokens: int, repeats: int) -> Comparison:
-    """The same draft on both sides, of the same length."""
+    """Uses the same draft model and length on both sides."""
     draft = "one layer fewer"
     assistant = as_llama(_proposer(name, tokens, draft).model).eval()
     assistant.generation_config.num_assistant_tokens = LENGTH.get(draft, 2)

@@ -1,4 +1,4 @@
-"""The work that the benches share: a random text, the loss of its tokens, a step of training."""
+"""Work shared by the benches: random tokens, their loss, a training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minitrain.training.loss import token_weighted_loss
 
 
 def random_text(name: str, batch: int, length: int, device: Any, seed: int = 0) -> Tensor:
-    """(B, T+1) tokens that the preset of that name can read."""
+    """(B, T+1) tokens in the vocabulary of the preset `name`."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(preset(name).vocab_size, (batch, length + 1), generator=generator)
     return text.to(device)
@@ -44,7 +44,7 @@ def gradients(model: nn.Module) -> list[Tensor]:
 
 
 def peak_bytes(step: Callable[[], object], model: nn.Module) -> int:
-    """The most bytes that the ledger sees during a step, the model's own among them."""
+    """The ledger's peak bytes during a step, including the model's own."""
     with MemoryLedger(model) as ledger:
         step()
     return ledger.peak_bytes

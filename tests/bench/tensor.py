@@ -1,9 +1,8 @@
-"""Our tensor parallelism beside torch's, on 2 ranks: a block, and the loss over a cut vocabulary.
+"""Our tensor parallelism against torch's, on 2 ranks: a block, and vocabulary-parallel loss.
 
-The block: `parallelize_module` with ColwiseParallel and RowwiseParallel, as torch's own tutorial
-has them, on a copy of the same block. The loss: `loss_parallel`, on the same logits. Forward and
-backward; seconds, and the most bytes that either allocates. Before that, both must give the same
-values and gradients.
+The block: `parallelize_module` with ColwiseParallel and RowwiseParallel, as in torch's tutorial, on
+a copy of the same block. The loss: `loss_parallel`, on the same logits. Forward and backward;
+seconds, and peak allocated bytes. Before that, both must give the same values and gradients.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def cases(
 def pair_of_cases(
     title: str, peer: str, make: Make, reason: str, repeats: int, ranks: int
 ) -> list[Case]:
-    """The seconds, and the bytes, of what `make(group)` gives to compare."""
+    """The cases for seconds and bytes of the pair from `make(group)`."""
     time = partial(on_ranks, timed, make, repeats, ranks=ranks)
     peak = partial(on_ranks, held, make, ranks=ranks)
     return [
@@ -82,7 +81,7 @@ def timed(group: Group, make: Make, repeats: int) -> Costs:
 
 
 def held(group: Group, make: Make) -> Costs:
-    """The least of nine: what gloo's threads free a little late is not the contender's."""
+    """The least of nine: late frees by gloo's threads are not the contender's."""
     return {
         name: [min(peak_allocated_bytes(run, group.device) for _ in range(9))]
         for name, run in make(group).items()
@@ -114,7 +113,7 @@ PLAN = {
 
 
 def _block_step(block: nn.Module, x: Tensor, turns: object, mask: object) -> tuple[Tensor, ...]:
-    """Forward and backward; gives the output and all gradients, and leaves none behind."""
+    """Forward and backward; returns the output and all gradients, and clears them."""
     x = x.detach().requires_grad_()
     y = block(x, turns, mask)
     y.sum().backward()

@@ -1,7 +1,7 @@
-"""A training step of our model beside `transformers`' Llama of the same shape and weights.
+"""A training step of our model against `transformers`' Llama of the same shape and weights.
 
-Forward, loss, backward and AdamW (torch's fused one for both), in this process, in turn. Before it
-is timed, both must give the same loss.
+Forward, loss, backward and AdamW (torch's fused one for both), alternating in this process. Before
+timing, both must give the same loss.
 """
 
 from __future__ import annotations

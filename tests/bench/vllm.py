@@ -8,7 +8,7 @@ from minitrain.inference.engine.request import Times
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import Transformer
 
-# One process, and 1 GiB of keys and values.
+# One process, and a 1 GiB KV cache.
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -17,12 +17,12 @@ SETTINGS = {
 
 
 def vllm_version() -> str | None:
-    """The version of vLLM's build for CPUs, which is on Linux only; None where there is none."""
+    """The version of vLLM's CPU build, which is Linux-only; None where it is missing."""
     return version_there("vllm", "vllm_cpu")
 
 
 def takes(config: ModelConfig) -> bool:
-    """Its attention on a CPU is made for heads of these sizes; others it refuses as it starts."""
+    """True for head sizes that its CPU attention supports; it refuses others at start-up."""
     return config.head_size >= 32 and config.head_size % 16 == 0
 
 

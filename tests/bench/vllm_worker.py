@@ -1,7 +1,7 @@
-"""vLLM in a process and an environment of its own: `python vllm_worker.py FOLDER LONGEST`.
+"""vLLM in its own process and environment: `python vllm_worker.py FOLDER LONGEST`.
 
 A line of JSON in, {"prompts", "new"}, a line out: {"answers", "seconds", "times"}, of each token in
-seconds from the beginning. Imports nothing of ours: vLLM pins another torch and other libraries.
+seconds from the start. Imports nothing of ours: vLLM pins another torch and other libraries.
 """
 
 import json
@@ -12,20 +12,20 @@ from vllm import LLM, SamplingParams
 
 
 def main(folder: str, longest: str) -> None:
-    out, sys.stdout = sys.stdout, sys.stderr  # what vLLM prints is no answer
+    out, sys.stdout = sys.stdout, sys.stderr  # keep vLLM's output out of the answers
     llm = LLM(
         folder,
         dtype="float32",
         enforce_eager=True,
         max_model_len=int(longest),
-        block_size=32,  # on a CPU a multiple of 32
+        block_size=32,  # a multiple of 32 on a CPU
         skip_tokenizer_init=True,
         enable_prefix_caching=True,
     )
     print(json.dumps({"ready": True}), file=out, flush=True)
     for line in sys.stdin:
         print(json.dumps(serve(llm.llm_engine, **json.loads(line))), file=out, flush=True)
-        llm.reset_prefix_cache()  # the same prompts come again, and would be known
+        llm.reset_prefix_cache()  # the same prompts repeat, and would be cached
 
 
 def serve(engine, prompts: list, new: list) -> dict:

@@ -1,7 +1,7 @@
-"""One token through weights of 8 and 4 bits, beside float32 and torchao's weight-only layers.
+"""One token through 8- and 4-bit weights, against float32 and torchao's weight-only layers.
 
-torchao's are what `quantize_` makes of an nn.Linear: int8 by row, int4 in groups of 64. Both round
-the same weight to nearest, and the activation is float32, as a model's that was not cast.
+torchao's come from `quantize_` on an nn.Linear: int8 by row, int4 in groups of 64. Both round the
+same weight to nearest, with float32 activations, as in a model that was not cast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minitrain.quantization.layers.linear import QuantLinear
 Make = Callable[[nn.Linear, str], nn.Module]
 
 WIDTH = 4096
-APART = {"int8-row": 0.02, "int4-g64": 0.2}  # relative error of rounding so
+APART = {"int8-row": 0.02, "int4-g64": 0.2}  # relative rounding error
 
 
 def cases(repeats: int = 15, width: int = WIDTH) -> list[Case]:
@@ -46,13 +46,13 @@ def as_it_is(linear: nn.Linear, name: str) -> nn.Module:
 
 
 def by_torchao(linear: nn.Linear, name: str) -> nn.Module:
-    """torchao's layer of the same weight; `linear` is changed."""
+    """torchao's layer of the same weight; modifies `linear`."""
     peer = import_module("torchao.quantization")
     if name == "int8-row":
         config = peer.Int8WeightOnlyConfig()
     else:
         config = peer.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=peer.PerGroup(64))
-    model = nn.Sequential(linear)  # quantize_ exchanges what is in a module
+    model = nn.Sequential(linear)  # quantize_ replaces submodules
     peer.quantize_(model, config)
     return model[0]
 

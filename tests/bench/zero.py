@@ -1,12 +1,12 @@
-"""Our ZeRO beside torch's: a whole step of a model on 2 ranks, in seconds and in bytes at the peak.
+"""Our ZeRO against torch's: a whole step of a model on 2 ranks, in seconds and in peak bytes.
 
     stage 1   DDP with ZeroRedundancyOptimizer      stage 2   FSDP2, reshard_after_forward=False
     stage 3   FSDP2                                 offload   FSDP2 with CPUOffloadPolicy
 
-Forward, loss, backward, AdamW (torch's fused one for all). Before it is timed, both must give the
-same losses for three steps. The batch is small, so that communication is a part of the step that
-can be seen. Offload is to memory and only timed: on a CPU it goes where it came from. The bytes are
-what a `MemoryLedger` sees of the third step: not what the network library copies to.
+Forward, loss, backward, AdamW (torch's fused one for all). Before timing, both must give the same
+losses for three steps. The batch is small, so that communication is a visible part of the step.
+Offload is to memory and only timed: on a CPU source and destination coincide. The bytes are a
+`MemoryLedger`'s of the third step, without the network library's buffers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SECONDS_REASON = (
     "our hooks, which run in Python"
 )
 BYTES_REASON = "the peer frees a buffer earlier than we do"
-Trained = tuple[nn.Module, object]  # the model as it is called, and what steps it
+Trained = tuple[nn.Module, object]  # the callable model and its optimizer
 
 
 def redundancy_optimizer(group: Group, model: Transformer) -> Trained:
     process_group = group.process_group
     ddp = DistributedDataParallel(
         model, process_group=process_group, gradient_as_bucket_view=True
-    )  # a copy of the gradients less, and the buckets are where the ledger can see them
+    )  # saves a copy of the gradients, and makes the buckets visible to the ledger
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), ADAMW.func, process_group=process_group, **ADAMW.keywords
     )
@@ -123,9 +123,10 @@ def measured(
 
 
 def _peak(group: Group, make: Callable[..., Trained], name: str, text: Tensor) -> tuple:
-    """(losses of three steps, bytes at the highest moment of the last), alone in memory."""
+    """(losses of three steps, bytes at the highest moment of the last), with no other model in
+    memory."""
     model, optimizer = make(group, build(preset(name), device=group.device))
-    inner = "inner" if hasattr(optimizer, "inner") else "optim"  # ours and torch's hold another
+    inner = "inner" if hasattr(optimizer, "inner") else "optim"  # ours and torch's wrap another
     ledger = MemoryLedger(model, getattr(optimizer, inner, optimizer))
     step = _step(model, optimizer, text)
     losses = [step(), step()]

@@ -1,10 +1,11 @@
-"""The exceptions of grading: a failure, whose words teach, and its two special cases."""
+"""The exceptions of grading: a failure with an instructive message, and its two special cases."""
 
 from __future__ import annotations
 
 
 class CheckFailed(AssertionError):
-    """A check did not pass; the text is for the learner. `secretive`: without what is expected."""
+    """A check did not pass; the message is for the learner. `secretive`: without the expected
+    value."""
 
     def __init__(self, message: str, secretive: str | None = None) -> None:
         super().__init__(message)

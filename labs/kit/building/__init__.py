@@ -1,1 +1,1 @@
-"""Masters become notebooks: the learner's and the executed solution."""
+"""Builds the learner's notebook and the executed solution from a master."""

@@ -1,8 +1,8 @@
-"""Colab's badge in the title and a folded cell that fetches the course, where a release is known.
+"""Colab's badge in the title and a folded cell that fetches the course, if a release is configured.
 
-The address stands in pyproject.toml, `[project.urls] Release = "https://…/course-1.0.zip"`, of any
-web server; GitHub makes one of every tag: `https://github.com/OWNER/REPO/archive/refs/tags/TAG.zip`.
-Until it does, notebooks have neither. `notebook/colab.py` is what the cell calls.
+The address is in pyproject.toml, `[project.urls] Release = "https://…/course-1.0.zip"`, on any web
+server; GitHub makes one of every tag: `https://github.com/OWNER/REPO/archive/refs/tags/TAG.zip`.
+Until it is set, notebooks have neither. The cell calls `notebook/colab.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if "google.colab" in str(get_ipython()):
 
 
 def release(root: Path) -> str | None:
-    """The address of the course as a .zip, or None where it is not known."""
+    """The address of the course as a .zip, or None if it is not configured."""
     project = root / "pyproject.toml"
     found = RELEASE.search(project.read_text(encoding="utf-8")) if project.is_file() else None
     return found[1] if found else None

@@ -1,8 +1,8 @@
-"""Runs a notebook from top to bottom in a fresh kernel of this Python, and cleans what it leaves.
+"""Runs a notebook from top to bottom in a fresh kernel of this Python, and cleans its outputs.
 
-The learner's own progress is not touched: the kernel's lies in a folder that is then deleted. The
-outputs that are kept hold no timing, no live widgets, no progress bars, no path of the machine;
-where a picture had handles, a line says how to get them.
+The learner's own progress is not touched: the kernel's is in a temporary folder. Kept outputs have
+no timings, live widgets, progress bars or local paths; in place of a picture's sliders, a line says
+how to get them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENCRYPTED = Config({"KernelManager": {"transport_encryption": "auto"}})  # else 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:Cell In\[\d+\]|<ipython-input[^>]*>), line (\d+)|---> (\d+) ")
 WIDGET = "application/vnd.jupyter.widget-view+json"
-SCRIPT = "application/javascript"  # it names the handles of a picture
+SCRIPT = "application/javascript"  # labels a picture's sliders
 STILL = "It stands still here: run this cell, and its handles appear below it."
 
 

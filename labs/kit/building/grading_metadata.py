@@ -1,4 +1,5 @@
-"""nbgrader's cell metadata, from the tags and the checks' points: its users take labs as they are.
+"""nbgrader's cell metadata, from the tags and the checks' points, so that labs work in nbgrader
+unchanged.
 
 Exercise and question cells become `solution` cells (the learner edits them); a cell that calls
 `lab.grade(f)`, `lab.experiment("…", …)` or `lab.answer("…", …)` becomes a locked `grade` cell.
@@ -21,7 +22,7 @@ SCHEMA = 3
 
 
 def add_grading_metadata(notebook: NotebookNode, lab: str, root: Path) -> None:
-    """Marks the cells of `notebook`; whatever has points is graded exactly once."""
+    """Marks the cells of `notebook`; every item with points is graded exactly once."""
     if lab not in lab_names(root):
         return
     points = {item.name: item.max_points for item in load_lab(lab, root).items}
@@ -56,6 +57,6 @@ def _check_grade_cell(where: str, cell: NotebookNode, name: str, points: dict[st
 
 
 def _entry(grade_id: str, graded: bool, **fields: float) -> NotebookNode:
-    """A cell is graded and locked, or a solution that the learner edits."""
+    """Metadata of a locked, graded cell, or of a solution that the learner edits."""
     kind = {"grade": graded, "solution": not graded, "locked": graded, "task": False}
     return NotebookNode(schema_version=SCHEMA, grade_id=grade_id, **kind, **fields)

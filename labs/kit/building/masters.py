@@ -3,8 +3,8 @@
     solutions/eXX.py ── read ──> notebook ── execute ──> solutions/eXX.ipynb   with outputs
                                     └── for_learners ──> labs/eXX.ipynb        stubs, no outputs
 
-Ids come from the content, nbgrader's metadata from the tags and the checks' points; what becomes
-of solution regions is in regions.py. Only code that has changed is executed again, and schematics.
+Ids come from the content, nbgrader's metadata from the tags and the checks' points; regions.py
+handles solution regions. Only changed code and schematics are executed again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Target:
 
 
 def targets(names: list[str] | None = None, root: Path | None = None) -> list[Target]:
-    """The masters of those names, or all; InputError with the nearest for an unknown one."""
+    """The masters with these names, or all; InputError with the nearest for an unknown one."""
     root = root or course_root()
     known = {path.stem for path in (root / "solutions").glob("*.py")}
     wanted = [Path(name).stem for name in names or sorted(known)]
@@ -87,7 +87,7 @@ def read_master(target: Target) -> NotebookNode:
         tags = cell.metadata.get("tags", [])
         _check_cell(target, number, cell, tags)
         cell.metadata = NotebookNode(tags=tags) if tags else NotebookNode()
-        if "folded" in tags:  # one line until it is opened: in JupyterLab, and on Colab
+        if "folded" in tags:  # collapsed to one line, in JupyterLab and on Colab
             cell.metadata.update(jupyter=NotebookNode(source_hidden=True), cellView="form")
         cell.id = _stable_id(cell, seen)
     add_grading_metadata(notebook, target.name, target.root)
@@ -103,7 +103,7 @@ def _check_cell(target: Target, number: int, cell: NotebookNode, tags: list[str]
 
 
 def _stable_id(cell: NotebookNode, seen: dict[str, int]) -> str:
-    """The same source has the same id in every build; a repeat of it gets a number."""
+    """An id from the source, equal in every build; repeats get a number."""
     digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
     seen[digest] = seen.get(digest, 0) + 1
     return digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
@@ -122,7 +122,7 @@ def for_learners(notebook: NotebookNode) -> NotebookNode:
 
 
 def as_solution(notebook: NotebookNode) -> NotebookNode:
-    """The notebook as `solutions/` has it: without marks, and its title says which of two it is."""
+    """The notebook as `solutions/` has it: without marks, and with a title that says so."""
     if not any("exercise" in cell.metadata.get("tags", []) for cell in notebook.cells):
         return notebook
     solution, name = nbformat.from_dict(notebook), notebook.metadata.minitrain.lab
@@ -166,7 +166,7 @@ def _fixed_part(cell: NotebookNode) -> tuple[Any, ...]:
 
 
 def with_outputs(target: Target, notebook: NotebookNode) -> NotebookNode | None:
-    """The notebook with the outputs of its last execution; None where its code has changed since.
+    """The notebook with the outputs of its last execution; None if its code has changed since.
 
     notebook: as `as_solution` makes it.
     """
@@ -203,7 +203,7 @@ def write_picture(solution: NotebookNode, target: Target) -> None:
 
 
 def write(notebook: NotebookNode, path: Path) -> None:
-    """Valid, sorted, with a final newline; the file is only touched where it changes."""
+    """Writes valid, sorted JSON with a final newline; an unchanged file is not touched."""
     nbformat.validate(notebook)
     text = nbformat.writes(notebook) + "\n"
     if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -1,13 +1,13 @@
-"""Solution regions of a master: what the solution notebook shows, and a learner fills in.
+"""Solution regions of a master: shown in the solution notebook, filled in by the learner.
 
     ### BEGIN SOLUTION
-    ### SOLUTION minitrain.parallel.zero.plain:reduce_unit     the body of that function, put in
-    ### LAB guess = None  # your guess                         what a learner has instead of a stub
+    ### SOLUTION minitrain.parallel.zero.plain:reduce_unit     inserts the body of that function
+    ### LAB guess = None  # your guess                         the learner's line instead of a stub
     ### END SOLUTION
 
-A `### SOLUTION` line stands first in its region and names a function or `Class.method` of the
-package, so that the course's plain version is written once: a change of it is a change of the
-master, which the drift check sees. nbgrader's own ClearSolutions takes regions out.
+A `### SOLUTION` line comes first in its region and names a function or `Class.method` of the
+package, so that the course's plain version is written once: changing it changes the master, which
+the drift check detects. nbgrader's own ClearSolutions removes regions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FROM_PACKAGE = re.compile(rf"^( *){BEGIN}\n\1{SOURCE}([\w.]+):([\w.]+)$", re.MUL
 
 def filled(text: str) -> str:
     """A master's text with each `### SOLUTION module:function` line replaced by that code, and
-    without the marks that our own formatter reads."""
+    without formatter marks."""
 
     def code(mark: re.Match[str]) -> str:
         margin, module, name = mark.groups()
@@ -41,7 +41,8 @@ def filled(text: str) -> str:
 
 
 def body_of(module: str, name: str) -> str:
-    """The lines of a function below its docstring, comments included; nothing is imported."""
+    """The lines of a function below its docstring, comments included; without importing
+    anything."""
     source = _source(module)
     node: Any = ast.parse(source)
     for part in name.split("."):
@@ -87,7 +88,7 @@ def unmarked(source: str) -> str:
 
 def cleared(cell: NotebookNode) -> str:
     """The cell's source with each region replaced by its own `### LAB` lines, or the stub."""
-    pieces = re.split(rf"(?<={END})", cell.source)  # one region a piece: each has its own stub
+    pieces = re.split(rf"(?<={END})", cell.source)  # one region per piece, each with its own stub
     return "".join(_cleared(piece, cell) if BEGIN in piece else piece for piece in pieces)
 
 

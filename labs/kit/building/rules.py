@@ -1,6 +1,6 @@
-"""Rules that every lab keeps to: sizes of cells, hints, words in all, closed tables.
+"""Rules for every lab: cell sizes, hints, total words, collapsed tables.
 
-The numbers are those of a reader's patience: an hour of work, a paragraph or two a cell.
+The limits reflect a reader's patience: an hour of work, a paragraph or two per cell.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ PROSE_WORDS = 130
 LAB_WORDS = 3500
 DEMO_LINES = 10
 EXERCISE_LINES = 20
-GIVEN_LINES = 20  # of code that is not the learner's own and stands open
+GIVEN_LINES = 20  # of visible code that is not the learner's own
 STYLING = re.compile(r"\b(alt|labels|color|marker|figsize)=|# fmt|\.set_(xlim|ylim|xticks|title)\(")
 
 
 def problems(lab: NotebookNode) -> list[str]:
-    """Each rule that the notebook breaks, with the cell; nothing where all is well."""
+    """Each rule that the notebook breaks, with the cell."""
     found = [line for number, cell in enumerate(lab.cells, 1) for line in _cell(number, cell)]
     counted = [c for c in lab.cells if c.cell_type == "markdown" and "hint" not in _tags(c)]
     total = sum(words(cell.source) for cell in counted)
@@ -70,7 +70,7 @@ def words(source: str) -> int:
 
 
 def code_lines(source: str) -> int:
-    """Lines that say something: no blanks, comments, docstrings or lone brackets."""
+    """Lines of actual code: no blanks, comments, docstrings or lone brackets."""
     text = re.sub(r'""".*?"""', "", source, flags=re.DOTALL)
     lines = [line.strip() for line in text.splitlines()]
     return sum(
@@ -80,7 +80,7 @@ def code_lines(source: str) -> int:
 
 
 def without_pictures(source: str) -> str:
-    """The source with each call of `show` on one line: a picture's words are no code to follow."""
+    """The source with each call of `show` on one line: a picture's text is not code to follow."""
     lines = source.splitlines()
     try:
         nodes = list(ast.walk(ast.parse(source)))

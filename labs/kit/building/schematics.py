@@ -1,7 +1,7 @@
-"""Schematics drawn anew in a solution that is not executed again.
+"""Redraws schematics in a solution without executing it again.
 
-They are the course's own pictures, the same on any machine: when their code has changed, what the
-other cells have measured stays as it was recorded.
+Schematics are the same on any machine: when their code changes, the other cells keep their recorded
+measurements.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nbformat import NotebookNode
 
 from minitrain.lab.building.execute import execute
 
-SCHEMATIC = re.compile(r"ideas\.(?P<name>\w+)(?:\.picture)?\((?P<values>.*)\)$")  # a cell of one
+SCHEMATIC = re.compile(r"ideas\.(?P<name>\w+)(?:\.picture)?\((?P<values>.*)\)$")  # a cell with one
 IMPORT = "from minitrain.lab import ideas"
 
 
 def draw_again(solution: NotebookNode, name: str, folder: Path) -> NotebookNode:
-    """A copy of the executed solution whose schematics are those of today."""
+    """A copy of the executed solution with up-to-date schematics."""
     drawn = nbformat.from_dict(solution)
     cells = [cell for cell in drawn.cells if is_schematic(cell)]
     if not cells:

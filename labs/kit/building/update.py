@@ -1,11 +1,11 @@
-"""The newest course under a learner's work: fetched with git, with each of their cells kept.
+"""Updates the course with git, keeping every cell of the learner's work.
 
     mine     the notebook as the learner has it      base   as it was handed out
     theirs   as the new course has it                merged = theirs, with what mine added to base
 
-A cell of an exercise is found again by its id, or by the function or class that it defines, since
-an id changes with the cell's first text. Where both changed a cell, the learner's stands and the
-new one is put above it, so that a run from top to bottom uses the learner's.
+An exercise's cell is matched by its id, or by the function or class that it defines, since an id
+changes with the cell's original text. Where both changed a cell, the learner's is kept below the
+new one, so that a run from top to bottom uses the learner's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFINES = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Merged:
-    """A notebook with the learner's cells in it: how many were kept, and which both had changed."""
+    """A notebook with the learner's cells: the number kept, and those changed on both sides."""
 
     notebook: NotebookNode
     kept: int
@@ -39,7 +39,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Update:
-    """The changes of an update, by notebook; copies of the learner's files lie in `copies`."""
+    """The changes of an update, by notebook; `copies` holds the learner's files."""
 
     before: str
     after: str
@@ -50,8 +50,8 @@ class Update:
 def update(root: Path) -> Update:
     """Brings the checkout at `root` to its upstream's newest commit.
 
-    InputError where git says no (no upstream, no network, changes outside the notebooks that the
-    update would write over); then every file is as it was.
+    InputError where git refuses (no upstream, no network, local changes outside the notebooks that
+    would be overwritten); every file is then unchanged.
     """
     before = _git(root, "rev-parse", "--short", "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "HEAD", "--", "labs/*.ipynb").splitlines()
@@ -64,7 +64,7 @@ def update(root: Path) -> Update:
         merged = {}
         for path, text in base.items():
             mine = nbformat.read(copies / path.name, as_version=4)
-            if not path.is_file():  # the new course has no such notebook: the learner's stays
+            if not path.is_file():  # removed from the new course: the learner's stays
                 shutil.copy2(copies / path.name, path)
                 continue
             theirs = nbformat.read(path, as_version=4)
@@ -75,7 +75,7 @@ def update(root: Path) -> Update:
 
 
 def new_commits(root: Path) -> int:
-    """Commits by which the upstream is ahead of the checkout, which stays as it is."""
+    """The number of commits by which the upstream is ahead; changes nothing."""
     _git(root, "fetch", "--quiet")
     return int(_git(root, "rev-list", "--count", "HEAD..@{upstream}"))
 
@@ -89,7 +89,7 @@ def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merge
         old = handed_out.get(cell.id)
         place = _place(cells, cell, old)
         is_same = old is not None and old.source == cell.source
-        if is_same and place is None:  # the new course has dropped it
+        if is_same and place is None:  # removed from the new course
             continue
         if is_same:
             if cells[place].source == cell.source:
@@ -112,7 +112,8 @@ def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merge
 
 
 def _place(cells: list[NotebookNode], cell: NotebookNode, old: NotebookNode | None) -> int | None:
-    """This cell's place in the new notebook, by its id, else by what its first text defined."""
+    """This cell's place in the new notebook, by its id, else by the name that its original text
+    defined."""
     names = set(DEFINES.findall(old.source)) if old and old.cell_type == "code" else set()
     by_id = (i for i, other in enumerate(cells) if other.id == cell.id)
     by_name = (i for i, other in enumerate(cells) if names & set(DEFINES.findall(other.source)))
@@ -128,7 +129,7 @@ def _shown(new: NotebookNode) -> NotebookNode:
 
 @contextmanager
 def _kept_aside(root: Path, paths: list[Path]) -> Iterator[Path]:
-    """A folder with copies of these files, which go back to their places if anything fails."""
+    """A folder with copies of these files, restored if anything fails."""
     copies = root / "labs" / ".before_update" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")
     if paths:
         copies.mkdir(parents=True)

@@ -1,8 +1,8 @@
-"""Alt text of a figure, read off its axes where its author wrote none.
+"""Alt text of a figure, derived from its axes if its author wrote none.
 
     "Loss. loss (nats) against tokens seen: ours: from 5.9 at 700 to 0.86 at 120,000; …"
 
-So what a screen reader says are the numbers that were measured, not those that were expected.
+So a screen reader reads the measured numbers, not the expected ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 7  # so many points of a line are told one by one
+FEW = 7  # up to this many points of a line are listed individually
 
 
 def alt_text(figure: Figure) -> str:
-    """Each panel as its painter says it (its label), or its title, what stands against what, and
-    its named lines and bars in numbers."""
+    """Each panel's label if set, else its title, axis labels, and its named lines and bars in
+    numbers."""
     return " ".join(axes.get_label() or _panel(axes) for axes in figure.axes)
 
 
@@ -44,7 +44,7 @@ def _lines(axes: Axes) -> Iterator[str]:
 
 
 def _course(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """A line in numbers: where it begins and ends, and what lies beyond both."""
+    """A line in numbers: its ends, and any extremes beyond them."""
     if len(set(ys)) == 1:
         return f"level at {number_text(ys[0])}"
     points = [f"{y} at {number_text(x)}" for x, y in zip(xs, column_texts(ys))]

@@ -1,4 +1,4 @@
-"""A card is written once, as a title, lines and a note, and shown twice: as HTML and as text.
+"""A card of a title, lines and a note, rendered as HTML and as text.
 
     Ring all-reduce                      2 of 4 points        title, right
     ▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬▬──────────────────────          share
@@ -20,10 +20,10 @@ from typing import Any
 from minitrain.lab.drawing.display import FONT, MUTED, RULE, TONES, Rich, words
 
 APART = (
-    '<span style="display:none;"> · </span>'  # seen only where styles are stripped, as on GitHub
+    '<span style="display:none;"> · </span>'  # visible only where styles are stripped, as on GitHub
 )
 LINK = re.compile(r"\[([^]]+)\]\(([^)]+)\)")
-ASIDE = "padding-left:74px;"  # for the badge: a text's second line begins where its first does
+ASIDE = "padding-left:74px;"  # for the badge: wrapped lines align with the first
 IN_MARGIN = (
     "display:inline-block;min-width:48px;margin-left:-74px;text-align:center;white-space:nowrap;"
 )
@@ -31,11 +31,11 @@ IN_MARGIN = (
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a card; under it a message, or a bar that is filled to `share` of its width."""
+    """A line of a card, with an optional message, or a bar filled to `share` of its width."""
 
     text: str
     right: str = ""
-    badge: str = ""  # one word on a coloured ground: it can be read without the colour
+    badge: str = ""  # one word on a coloured background, readable without colour
     tone: str = "info"
     message: str = ""
     share: float | None = None
@@ -69,7 +69,7 @@ class Card:
     note: str = ""
 
     def rich(self, data: dict[str, Any] | None = None, value: str | None = None) -> Rich:
-        """Both forms; `data` and `value` as in `Rich`."""
+        """The card in both forms; `data` and `value` as in `Rich`."""
         return Rich(self.html(), self.plain(), data, value)
 
     def html(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def grade_card(
     title: str, results: Sequence[CheckResult], note: str = "", data: dict[str, Any] | None = None
 ) -> Rich:
-    """Every check with its points; under each failure, what the learner needs to mend it."""
+    """Every check with its points; under each failure, the message that helps fix it."""
     got, most = sum(r.points for r in results), sum(r.max_points for r in results)
     waits = all(result.status in ("passed", "withheld") for result in results)
     tone = "good" if got >= most else "wait" if waits else "bad"
@@ -42,24 +42,24 @@ def _check_lines(results: Sequence[CheckResult]) -> Iterator[Line]:
 
 
 def waiting_card(title: str, text: str, points: float = 0.0) -> Rich:
-    """Nothing to grade yet: grey, and no reproach."""
+    """A neutral grey card: nothing to grade yet."""
     score = score_text(0, points) if points else ""
     return Card(title, score, "wait", note=text).rich(value="0.0" if points else None)
 
 
 def hidden_card() -> Rich:
-    """Stands in for a measurement until there is a guess to compare it with."""
+    """Placeholder for a measurement until there is a guess to compare."""
     text = "Put your number in the cell above, run it, then run this one again."
     return waiting_card("What was found: hidden until you guess", text)
 
 
 def guess_card(guess: float, unit: str, data: dict[str, Any]) -> Rich:
-    """A guess alone, kept in `data`."""
+    """A guess alone, stored in `data`."""
     return Card(f"Your guess: {with_unit(guess, unit)}").rich(data)
 
 
 def revealed_card(unit: str, numbers: Mapping[str, float | None], note: str) -> Rich:
-    """Guess, formula (None: there is none) and what was found, in this order, as bars."""
+    """Guess, formula (None: no formula) and measurement, in this order, as bars."""
     (guess, *_, found), tones = numbers.values(), ("info", "wait", "good")
     largest = max(abs(value) for value in numbers.values() if value is not None) or 1.0
     lines = [
@@ -72,7 +72,7 @@ def revealed_card(unit: str, numbers: Mapping[str, float | None], note: str) -> 
 
 
 def _distance(guess: float, measured: float, unit: str) -> str:
-    """The distance of a guess, as a factor where that fits."""
+    """The error of a guess, as a factor where suitable."""
     if guess == measured:
         return "exactly right"
     if guess * measured <= 0:
@@ -88,7 +88,7 @@ def _distance(guess: float, measured: float, unit: str) -> str:
 def score_card(
     name: str, items: Sequence[type[Graded]], points: Mapping[str, Sequence[float]], read: str = ""
 ) -> Rich:
-    """Points by exercise, experiment and question, and where to go now.
+    """Points by exercise, experiment and question, and the next step.
 
     points: name -> (best, of), as `LabProgress` keeps them.
     """
@@ -118,14 +118,15 @@ def _state(best: float, most: float) -> tuple[str, str]:
 
 
 def header_card(headline: str, path: Path) -> Rich:
-    """A lab's first line where something was done already; unfolded, where that is kept."""
+    """A lab's headline once it has progress; unfolds to the progress file's path."""
     text = f"Your progress is kept in `{path}`; `lab.reset()` starts this lab over."
     html = f"<details><summary>{words(headline)}</summary>{words(text)}</details>"
     return Rich(f'<div style="{FONT}">{html}</div>', f"{headline}\n  {text.replace('`', '')}")
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Bytes and seconds in their usual units, a share in percent, other numbers with theirs."""
+    """Bytes and seconds in their usual units, shares in percent, other numbers with the given
+    unit."""
     if unit in ("B", "bytes"):
         return bytes_text(value)
     if unit in ("s", "seconds"):

@@ -32,7 +32,7 @@ def bars(
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
-    """One bar a name, or a group (or stack) of bars a name where `values` maps series to values.
+    """One bar per name, or a group (or stack) per name if `values` maps series to values.
 
     `errors` draws the spread; `theory` a short line across each name's bars.
     """
@@ -59,7 +59,7 @@ def draw_groups(
     spread: Mapping[str, Sequence[float] | None],
     stacked: bool,
 ) -> None:
-    """Side by side with their values above them, or stacked."""
+    """Draws bars side by side with their values above them, or stacked."""
     count = len(next(iter(groups.values())))
     decimals = _decimals([v for heights in groups.values() for v in heights])
     width, base = (0.7 if stacked else 0.7 / len(groups)), [0.0] * count
@@ -72,7 +72,7 @@ def draw_groups(
             edgecolor="white", linewidth=0, ecolor=INK,
         )  # fmt: skip
         for empty in (bar for bar in drawn if not bar.get_height()):
-            empty.sticky_edges.y.clear()  # or there is no room above a stack that ends with it
+            empty.sticky_edges.y.clear()  # or a stack that ends with it has no room above
         if stacked:
             base = [low + high for low, high in zip(base, heights)]
         else:
@@ -89,7 +89,7 @@ def _decimals(values: Sequence[float]) -> int:
 
 
 def _height_text(value: float, decimals: int) -> str:
-    """With these decimals, a small value with its own digits."""
+    """The value with these decimals; a small one keeps its own digits."""
     small = 0 < abs(value) < 0.5 * 10**-decimals
     return f"{value:.1g}" if small else f"{value:,.{decimals}f}"
 

@@ -1,4 +1,4 @@
-"""The course's colours, and which of them read well on which: the contrast of WCAG 2.2."""
+"""The course's colours, and readable combinations by WCAG 2.2 contrast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLORS = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", "#7A5C00", "#444444"]  # of series, or of ranks
 INK = "#222222"  # of words and arrows
 PALE = "#f1f1f1"  # of boxes in the background
-READABLE = 4.5  # of text against what is behind it (WCAG 2.2, 1.4.3)
+READABLE = 4.5  # of text against its background (WCAG 2.2, 1.4.3)
 
 
 def lighter(color: Color, share: float) -> tuple[float, ...]:
@@ -21,12 +21,12 @@ def lighter(color: Color, share: float) -> tuple[float, ...]:
 
 
 def ink_on(color: Color) -> str:
-    """White or black, whichever reads well on `color`: one of them always does."""
+    """White or black, whichever is readable on `color`: one always is."""
     return "white" if contrast("white", color) >= READABLE else "black"
 
 
 def as_text(color: Color) -> Color:
-    """The colour, so much darker that words in it read well on white."""
+    """The colour, darkened until text in it is readable on white."""
     from matplotlib.colors import to_rgb
 
     while contrast("white", color) < READABLE:

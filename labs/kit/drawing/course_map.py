@@ -1,10 +1,12 @@
-"""The labs as boxes, each with its small picture, from top to bottom in the order in which they
-build on one another.
+"""A map of the labs as boxes with small pictures, each below the labs that it builds on.
+
+An edge leads down from each lab to those whose last prerequisite it is; in a row the rightmost
+lab's edge is on top.
 
     ┌─────┐    ┌─────┐
     │ e02 │    │ e05 │
-    └──┬──┘    └──┬──┘      a way leads down from each lab to those that it is the last before;
-       │          └───┐     of one row the rightmost's runs on top
+    └──┬──┘    └──┬──┘
+       │          └───┐
        ├──────────┬───┼─┐
 """
 
@@ -26,20 +28,20 @@ from minitrain.words import plural, points_text, score_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ACROSS, DOWN = 2.06, 1.03  # from a box to the next; an inch is one
+ACROSS, DOWN = 2.06, 1.03  # spacing of boxes, in inches
 WIDE, TALL = 1.92, 0.74  # of a box
-PICTURE, EDGE = 0.52, 0.1  # side of the small picture, and room around it
+PICTURE, EDGE = 0.52, 0.1  # side of the small picture, and its margin
 ARROW = "#777777"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One lab: how it is called, how long it takes, how many points of how many are there."""
+    """One lab: its title, minutes, and points earned and possible."""
 
     name: str
     title: str
     minutes: str
-    before: tuple[str, ...]  # names of the labs that it builds on
+    before: tuple[str, ...]  # names of its prerequisite labs
     earned: float
     total: float
     open_items: tuple[str, ...]
@@ -56,14 +58,14 @@ class Standing:
 
     @property
     def state(self) -> tuple[str, str]:
-        """A word and its tone."""
+        """The lab's status as a word and its tone."""
         if not self.open_items:
             return "done", "good"
         return ("begun", "info") if self.earned else ("to do", "wait")
 
 
 def course_map(labs: Sequence[Standing]) -> Rich:
-    """Each lab with its minutes and points, and ways to it from what should come before it."""
+    """Each lab with its minutes and points, and edges from its prerequisites."""
     places = placed(labs)
     columns, rows = (1 + max(place[i] for place in places.values()) for i in (0, 1))
     inches = ACROSS * columns - (ACROSS - WIDE) + 0.1, DOWN * rows - (DOWN - TALL) + 0.1
@@ -79,14 +81,14 @@ def course_map(labs: Sequence[Standing]) -> Rich:
 
 
 def heading(labs: Sequence[Standing]) -> str:
-    """Points so far, and what all of it takes."""
+    """Points so far, and the total time."""
     score = score_text(sum(lab.earned for lab in labs), sum(lab.total for lab in labs))
     minutes = sum(int(lab.minutes.split()[0]) for lab in labs if lab.minutes)
     return f"{score} · {plural(len(labs), 'lab')} · {minutes / 60:.0f} hours"
 
 
 def placed(labs: Sequence[Standing]) -> dict[str, tuple[int, int]]:
-    """(column, row) of each: below the last that comes before it, in its column or to the right."""
+    """(column, row) of each: below its last prerequisite, in the same column or to the right."""
     places: dict[str, tuple[int, int]] = {}
     for lab in labs:
         before = [places[name][::-1] for name in lab.before if name in places]
@@ -99,13 +101,13 @@ def placed(labs: Sequence[Standing]) -> dict[str, tuple[int, int]]:
 
 
 def corner(place: tuple[int, int]) -> tuple[float, float]:
-    """The upper left one of the box at (column, row), in inches."""
+    """The upper left corner of the box at (column, row), in inches."""
     return 0.05 + ACROSS * place[0], 0.05 + DOWN * place[1]
 
 
 def ways(labs: Sequence[Standing]) -> list[list[tuple[tuple[int, int], list[tuple[int, int]]]]]:
-    """Row by row, from the right: a lab's place, and those of the labs that it is the last before:
-    so few ways cross."""
+    """Row by row, from the right: a lab's position, and those of the labs whose last prerequisite
+    it is; this order avoids crossings."""
     places, found = placed(labs), defaultdict(list)
     for lab in labs:
         if before := [places[name] for name in lab.before if name in places]:
@@ -115,7 +117,7 @@ def ways(labs: Sequence[Standing]) -> list[list[tuple[tuple[int, int], list[tupl
 
 
 def also_after(lab: Standing, labs: Sequence[Standing]) -> list[str]:
-    """The labs that come before it and that no arrow reaches, by number."""
+    """Its prerequisites without an edge, by number."""
     known, places = {each.name: each for each in labs}, placed(labs)
     before = [known[name] for name in lab.before if name in known]
     reached = [max(before, key=lambda each: places[each.name][::-1])] if before else []
@@ -152,7 +154,7 @@ def _draw(ax: Axes, lab: Standing, x: float, y: float, also: Sequence[str]) -> N
 
 
 def _draw_way(ax: Axes, start: tuple[int, int], ends: Sequence[tuple[int, int]], at: float) -> None:
-    """Down, along at the share `at` of the room between two rows, and down to each."""
+    """Draws down, across at the fraction `at` of the gap between rows, and down to each."""
     (left, top), tops = corner(start), [corner(end) for end in ends]
     x, y = left + WIDE / 2, top + TALL
     along = y + at * (DOWN - TALL)

@@ -1,8 +1,8 @@
 """Rich objects: one HTML for notebooks, one text for everywhere else, and the data that is graded.
 
 In a kernel a `Rich` object is shown as HTML; in a terminal, a script or pytest its text is printed.
-The style is inline and its colours read on white and on black, because notebooks that are not
-trusted yet lose style sheets, and Colab has no `--jp-…` variables; where there are any, they count.
+The style is inline and its colours read on white and on black, because untrusted notebooks lose
+style sheets, and Colab has no `--jp-…` variables; where defined, these take precedence.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rich:
 
 
 def in_kernel() -> bool:
-    """Is this a notebook (JupyterLab, Colab, nbclient), where HTML is seen?"""
+    """True in a notebook (JupyterLab, Colab, nbclient), which renders HTML."""
     return _kernel_shell() is not None
 
 

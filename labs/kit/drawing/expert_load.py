@@ -1,9 +1,9 @@
 """Load of the experts in a mixture of experts, and the tokens that a capacity drops.
 
     show.draw_load([210, 60, 130, 112], factor=1.25)       a measured load
-    show.draw_load(skewed_load(1.0), factor=1.25)          that of a router with favourites
+    show.draw_load(skewed_load(1.0), factor=1.25)          a skewed router's load
 
-A bar is an expert: filled what it keeps, hatched what it drops. The solid line is its capacity, the
+A bar is an expert: kept tokens filled, dropped ones hatched. The solid line is the capacity, the
 dashed one an even load.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HATCHED = {"facecolor": "white", "edgecolor": ORANGE, "hatch": "////", "linewidth": 0.8}
-TOKENS, EXPERTS, PER_TOKEN = 512, 8, 2  # of the router with favourites
-RATE, STEPS = 0.005, 600  # of the bias, until it has settled
+TOKENS, EXPERTS, PER_TOKEN = 512, 8, 2  # of the skewed router
+RATE, STEPS = 0.005, 600  # of the bias, until it converges
 
 
 def draw_load(
@@ -52,7 +52,7 @@ def draw_load(
 
 
 def capacity(load: Sequence[float], factor: float | None) -> float:
-    """The most choices that an expert keeps."""
+    """The most tokens that an expert keeps."""
     return math.inf if factor is None else math.ceil(factor * sum(load) / len(load))
 
 
@@ -68,8 +68,8 @@ def summary(load: Sequence[float], factor: float | None) -> str:
 
 @lru_cache
 def skewed_load(skew: float, balanced: bool = False) -> tuple[int, ...]:
-    """The load of a router with favourites: logits are noise, and +skew for the most liked expert
-    down to -skew. `balanced`: with the bias of Wang et al. 2024, settled. Nothing is trained."""
+    """The load of a skewed router: logits are noise plus an offset, from +skew for the favourite
+    expert to -skew. `balanced`: with the converged bias of Wang et al. 2024. Nothing is trained."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(TOKENS, EXPERTS, generator=generator)  # (M, E)
     favour = torch.linspace(1, -1, EXPERTS)[torch.randperm(EXPERTS, generator=generator)]
@@ -82,5 +82,5 @@ def skewed_load(skew: float, balanced: bool = False) -> tuple[int, ...]:
 
 
 def load_of(scores: torch.Tensor) -> torch.Tensor:
-    """scores (M, E) -> (E,): how often each expert is among a token's largest."""
+    """scores (M, E) -> (E,): how often each expert is in a token's top k."""
     return torch.bincount(scores.topk(PER_TOKEN).indices.flatten(), minlength=scores.shape[1])

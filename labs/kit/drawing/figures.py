@@ -3,8 +3,8 @@
     show.lines({"ring": (sizes, seconds)}, x="message (bytes)", y="time (s)", log="xy")
 
 Every function displays at once and returns None; given `ax=`, it draws there and displays nothing.
-A figure is a PNG inside an <img>, on white, so that it reads in a dark theme. Its alt text is its
-author's, or what `alt_text.py` reads off its axes.
+A figure is a PNG inside an <img>, on white, so that it is readable in a dark theme. Its alt text is
+the author's, or derived from its axes by `alt_text.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
-DASHES = ["--", ":", "-."]  # of theories that have no series' colour
+DASHES = ["--", ":", "-."]  # of theories without a matching series
 STYLE = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -57,8 +57,8 @@ STYLE = {
 Line = tuple[Sequence[float], Sequence[float]]
 End = tuple[str, str, float, float]  # a line's name, colour, last x and y
 LONGEST_NAME = 28  # characters at a line's end
-MOST_TICKS = 8  # that stand side by side
-STEP = 1.35 * 9  # points from one such name to the next
+MOST_TICKS = 8  # side by side
+STEP = 1.35 * 9  # points between two such names
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def picture(fig: Figure, alt: str = "", caption: str = "") -> Rich:
 def drawing(
     ax: Axes | None, alt: str, caption: str, width: float | None = None, height: float | None = None
 ) -> Iterator[Axes]:
-    """The axes that were given, which keep the words, or new ones, displayed at the end."""
+    """The given axes, which keep the alt text, or new ones, displayed at the end."""
     if ax is not None:
         ax.set_label(alt)
         yield ax
@@ -118,7 +118,7 @@ def drawing(
 
 
 def _darken_words(fig: Figure) -> None:
-    """Words in the colour of a series stand on white, where most of these are too light to read."""
+    """Darkens text in series colours, most of which are too light to read on white."""
     from matplotlib.text import Text
 
     for text in fig.findobj(Text):
@@ -144,7 +144,7 @@ def lines(
 
     `band[name] = (low, high)` shades the spread; `log` is "", "x", "y" or "xy"; a theory whose name
     starts with a series' name takes its colour. `labels`: "direct" (at the line's end), "legend",
-    "none", or "": none for a line alone, at their ends where short names find room there.
+    "none", or "": no label for a single line, direct where short names fit.
     """
     with drawing(ax, alt, caption) as axes:
         ends, own = [], cycle(DASHES)
@@ -172,7 +172,7 @@ def lines(
 
 
 def finish(axes: Axes, x: str, y: str, title: str = "", log: str = "") -> None:
-    """Axis labels with units, title, logarithmic axes, thousands apart."""
+    """Adds axis labels with units, title, logarithmic axes, thousands separators."""
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(title)
     if "x" in log:
@@ -194,14 +194,14 @@ def _tick_doublings(axes: Axes) -> None:
 
 
 def where_names_stand(axes: Axes, ends: Sequence[End]) -> str:
-    """ "direct" where the names are short and each stands at its line's end, hardly moved."""
+    """ "direct" if the names are short and fit near their lines' ends."""
     short = max(len(name) for name, *_ in ends) <= LONGEST_NAME
     moved = max(shift for *_, shift in placed(axes, ends))
     return "direct" if short and moved <= 1.8 * STEP else "legend"
 
 
 def placed(axes: Axes, ends: Sequence[End]) -> list[tuple[str, str, float, float, float]]:
-    """The ends from the lowest up, each with the points by which its name is moved up."""
+    """The ends from the lowest up, each with its label's upward shift in points."""
     axes.autoscale_view()
     per_pixel = 72 / axes.figure.dpi
     found, free = [], -math.inf
@@ -218,7 +218,7 @@ def _pixel(axes: Axes, end: End) -> float:
 
 
 def label_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Writes each line's name at its last point, moved apart where two would overlap."""
+    """Writes each line's name at its last point, shifted to avoid overlaps."""
     for name, color, at, height, shift in placed(axes, ends):
         axes.annotate(
             name, (at, height), xytext=(7, shift), textcoords="offset points", color=color,

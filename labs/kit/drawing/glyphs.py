@@ -1,4 +1,4 @@
-"""One small picture a lab, made for its size: what it is about, without a word.
+"""One small wordless picture per lab, drawn for its size.
 
 Each is drawn by a pen in a square of its own, x from 0 on the left to 1, y from 0 at the top to 1.
 """
@@ -68,13 +68,13 @@ def ring(pen: Pen) -> None:
 
 
 def roof(pen: Pen) -> None:
-    """A roofline, and what is measured under it."""
+    """A roofline with measurements below it."""
     pen.line((0.02, 0.95), (0.55, 0.25), (1, 0.25), color=BLUE, width=2)
     pen.dots([(0.25, 0.8), (0.55, 0.5), (0.85, 0.4)], ORANGE)
 
 
 def replicas(pen: Pen) -> None:
-    """Four models alike, whose gradients are averaged."""
+    """Four identical models, whose gradients are averaged."""
     for place in range(4):
         pen.box(0.02 + 0.26 * place, 0.08, 0.18, 0.5, BLUE)
         pen.line((0.11 + 0.26 * place, 0.62), (0.11 + 0.26 * place, 0.85))
@@ -88,14 +88,14 @@ def columns(pen: Pen) -> None:
 
 
 def staircase(pen: Pen) -> None:
-    """Microbatches that go down the stages."""
+    """Microbatches moving through the stages."""
     for stage, color in enumerate(FOUR):
         for step in range(3):
             pen.box(0.02 + 0.165 * (stage + step), 0.1 + 0.21 * stage, 0.14, 0.17, color)
 
 
 def experts(pen: Pen) -> None:
-    """A token, and the two experts of four that it goes to."""
+    """A token, routed to two of four experts."""
     for place in range(4):
         chosen = place in (0, 2)
         pen.line((0.14, 0.5), (0.66, 0.14 + 0.24 * place), color=ORANGE if chosen else LIGHT)
@@ -121,7 +121,7 @@ def meshes(pen: Pen) -> None:
 
 
 def melting(pen: Pen) -> None:
-    """A rank's memory, less with each ZeRO stage."""
+    """A rank's memory, shrinking with each ZeRO stage."""
     for place, heights in enumerate([(0.24, 0.1, 0.5), (0.24, 0.1, 0.13), (0.24, 0.03, 0.13),
                                      (0.06, 0.03, 0.13)]):  # fmt: skip
         below = 0.94
@@ -131,7 +131,7 @@ def melting(pen: Pen) -> None:
 
 
 def number_line(pen: Pen) -> None:
-    """Numbers that a float can be: dense where they are small."""
+    """Representable floats: dense near zero."""
     pen.line((0, 0.65), (1, 0.65))
     for power in range(4):
         for part in range(4):
@@ -149,7 +149,7 @@ def recomputed(pen: Pen) -> None:
 
 
 def low_rank(pen: Pen) -> None:
-    """A matrix that stays, and the two thin ones beside it that learn."""
+    """A frozen matrix, and the two thin trained ones beside it."""
     pen.box(0.02, 0.3, 0.56, 0.56, LIGHT)
     pen.box(0.68, 0.3, 0.1, 0.56, ORANGE)
     pen.box(0.68, 0.1, 0.3, 0.1, ORANGE)
@@ -166,7 +166,7 @@ def low_rank_over_codes(pen: Pen) -> None:
 
 
 def stairs(pen: Pen) -> None:
-    """A line, and the few levels that it is rounded to."""
+    """A line, rounded to few levels."""
     pen.line((0.02, 0.95), (0.98, 0.05), color=LIGHT, width=1.6)
     corners = [(0.02, 0.95)]
     for step in range(4):
@@ -176,7 +176,7 @@ def stairs(pen: Pen) -> None:
 
 
 def pages(pen: Pen) -> None:
-    """A pool of blocks, and whose they are."""
+    """A pool of blocks, coloured by owner."""
     owners = "b.oobg..gg.bo.gb"
     colors = {"b": BLUE, "o": ORANGE, "g": GREEN, ".": "white"}
     for place, owner in enumerate(owners):
@@ -185,7 +185,7 @@ def pages(pen: Pen) -> None:
 
 
 def guesses(pen: Pen) -> None:
-    """Guessed tokens: three are kept, one is not."""
+    """Draft tokens: three accepted, one rejected."""
     for place in range(4):
         pen.box(0.02 + 0.25 * place, 0.38, 0.2, 0.24, GREEN if place < 3 else "white", GREY)
     pen.line((0.8, 0.42), (0.94, 0.58), color=ORANGE, width=2)
@@ -202,13 +202,13 @@ def front(pen: Pen) -> None:
 
 
 def funnel(pen: Pen) -> None:
-    """Data that shrinks from filter to filter."""
+    """Data shrinking through filters."""
     for step, width in enumerate((0.96, 0.74, 0.5, 0.34)):
         pen.box(0.5 - width / 2, 0.06 + 0.23 * step, width, 0.18, BLUE if step < 3 else GREEN)
 
 
 def resumed(pen: Pen) -> None:
-    """A loss that falls, a fault, and the same loss from the last save on."""
+    """A falling loss, a fault, and the same loss resumed from the last save."""
     curve = [(x, 0.12 + 0.72 * (1 - math.exp(-3 * x))) for x in (i / 20 for i in range(20))]
     pen.line(*curve[:12], color=BLUE, width=2)
     pen.line(*curve[8:], color=GREEN, width=2)

@@ -2,9 +2,9 @@
 
     show.draw_mesh(Mesh(pp=2, dp=2, tp=2), ranks_per_node=4, axis="tp", rank=5)
 
-A box is a rank, a stripe what it holds; stripes of one colour and shade hold the same. The ranks of
-the group along `axis` that `rank` is in stand out, joined by the ring on which they talk: dashed
-where a message leaves the node. Arrows run in a lane above each row of boxes, not over words.
+A box is a rank, a stripe a part that it holds; stripes of the same colour and shade hold the same
+part. `rank`'s group along `axis` is highlighted, joined by its communication ring: dashed where a
+message leaves the node. Arrows run in a lane above each row of boxes, clear of text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minitrain.words import plural
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STRIPES = {  # what is held: the axes of the mesh that cut it, in order, and its colour
+STRIPES = {  # item: the mesh axes that shard it, in order, and its colour
     "layers": (("pp",), BLUE),
     "heads": (("tp",), ORANGE),
     "experts": (("ep",), PINK),
@@ -33,7 +33,7 @@ STRIPES = {  # what is held: the axes of the mesh that cut it, in order, and its
 HOLDING = {"layers": 8, "heads": 8, "experts": 8, "rows": 8, "tokens": 64}
 GAP = 0.18  # between nodes, where a box is 1 wide
 LANE = 0.26  # above each row of boxes, for its arrows
-READABLE = 32  # boxes, beyond which they carry no words
+READABLE = 32  # boxes, beyond which they have no text
 LARGEST, SMALLEST = 9.0, 5.5  # points of the words in a stripe
 
 
@@ -49,7 +49,7 @@ def draw_mesh(
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
-    """Displays it; `holding`: how many layers, heads, experts, rows and tokens there are in all."""
+    """Displays it; `holding`: total numbers of layers, heads, experts, rows and tokens."""
     if axis and axis not in mesh.axes:
         raise unknown_name("axis of the mesh", axis, mesh.axes)
     words = summary(mesh, ranks_per_node, axis, rank)
@@ -59,7 +59,7 @@ def draw_mesh(
 
 
 def summary(mesh: Mesh, ranks_per_node: int, axis: str, rank: int) -> str:
-    """ "8 ranks on 2 nodes; …", for the caption and for who cannot see the picture."""
+    """ "8 ranks on 2 nodes; …", for the caption and the alt text."""
     size = math.prod(mesh.shape)
     nodes = plural(math.ceil(size / ranks_per_node), "node")
     words = f"{size} ranks on {nodes} of {ranks_per_node}"
@@ -111,7 +111,7 @@ def draw(
 
 
 def font_of(ax: Axes, mesh: Mesh, holding: Mapping[str, int]) -> float:
-    """The largest at which the words of every stripe fit into it, in points."""
+    """The largest font at which every stripe's text fits, in points."""
     stripes = [held(mesh, rank, holding) for rank in range(math.prod(mesh.shape))]
     words = [f"{what} {span(part)}" for own in stripes for what, (part, *_) in own.items()]
     if not words:
@@ -151,7 +151,7 @@ def draw_rank(
     ax: Axes, mesh: Mesh, rank: int, place: tuple[float, float],
     holding: Mapping[str, int], points: float, chosen: bool,
 ) -> None:  # fmt: skip
-    """points: the size of the words in a stripe, 0 for none."""
+    """points: the font size of a stripe's text, 0 for none."""
     x, y = place
     stripes = held(mesh, rank, holding)
     head = 0.22 if points else 0.04
@@ -186,8 +186,8 @@ def draw_ring(ax: Axes, places: Sequence[Point], line: Sequence[int], per_node: 
 
 
 def path_of(here: Point, after: Point) -> list[Point]:
-    """Start, two that bend it, and end, from edge to edge of two boxes: in one row an arc through
-    the lane above them, the way back over the way there; else straight, the ways side by side."""
+    """Start, two control points, and end, between the edges of two boxes: within a row an arc
+    through the lane above, the return arc higher; else straight, side by side."""
     (x, y), (to_x, to_y) = here, after
     top, low = 0.02, 0.98  # the edges of a box
     if y == to_y:

@@ -1,11 +1,11 @@
-"""One picture of a pipeline schedule: as planned, as really run, or as the planner times it.
+"""Draws a pipeline schedule: as planned, as executed, or as the planner times it.
 
     show.draw_schedule(make_schedule("1f1b", 4, 8))            a forward takes 1, a backward 2
     show.draw_schedule(executed(results.traces), unit="ms")    what the executor's ranks did
     show.draw_schedule(timeline(run), unit="s")                the planner's step
 
-A box is an operation with its microbatch's number; what is hatched is the bubble. A rank's first
-chunk is dark, its later ones are lighter, which the legend says.
+A box is an operation with its microbatch's number; the bubble is hatched. A rank's first chunk is
+dark, later ones are lighter, as the legend says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def draw_schedule(
     caption: str = "",
     ax: Axes | None = None,
 ) -> None:
-    """Displays it, with its bubble and its peak of live activations in the words below it."""
+    """Displays it, with its bubble and its peak of live activations in the caption."""
     clock = clocked(schedule) if isinstance(schedule, Schedule) else schedule
     title = title or (schedule.name if isinstance(schedule, Schedule) else "")
     words = summary(clock)
@@ -48,7 +48,7 @@ def draw_schedule(
 
 
 def summary(clock: Clocked) -> str:
-    """ "4 ranks, 8 microbatches: …", for the caption and for who cannot see the picture."""
+    """ "4 ranks, 8 microbatches: …", for the caption and the alt text."""
     ranks = range(len(clock.ranks))
     orders = [[event.operation for event in events] for events in clock.ranks]
     count = 1 + max(operation.microbatch for order in orders for operation in order)
@@ -95,7 +95,7 @@ def draw(axes: Axes, clock: Clocked, unit: str, title: str) -> None:
 
 
 def explain_lighter(axes: Axes, clock: Clocked) -> None:
-    """Adds to the legend what lighter boxes are, where there are any."""
+    """Explains lighter boxes in the legend, if there are any."""
     chunks = chunks_of(clock)
     if chunks > 1:
         name = "second chunk" if chunks == 2 else "later chunks"
@@ -104,5 +104,5 @@ def explain_lighter(axes: Axes, clock: Clocked) -> None:
 
 
 def color_of(operation: Operation) -> tuple[float, ...]:
-    """The kind's colour, the lighter the later the chunk."""
+    """The kind's colour, lighter for later chunks."""
     return lighter(KINDS[operation.kind][0], min(1 - 0.5**operation.chunk, 0.75))

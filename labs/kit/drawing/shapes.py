@@ -1,7 +1,7 @@
-"""Boxes, arrows and words: what a schematic is drawn with, in the house's colours.
+"""Boxes, arrows and text for schematics, in the course's colours.
 
-Every schematic has its own units; `bare` takes the axes away and turns y downward, so that rows
-are counted as a reader counts them. Ink on a box is white or black, whichever reads well.
+Every schematic has its own units; `bare` removes the axes and points y downward, so that rows count
+from the top. Text on a box is white or black, whichever is readable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def box(
     ax: Axes, x: float, y: float, width: float, height: float, color: Color = "white",
     words: str = "", size: float = 9, **style: Any,
 ) -> None:  # fmt: skip
-    """A box with words in its middle."""
+    """A box with centred text."""
     ax.add_patch(rectangle(x, y, width, height, color, **style))
     if words:
         write(ax, x + width / 2, y + height / 2, words, size, color=ink_on(color))
@@ -54,12 +54,12 @@ def hatched(ax: Axes, x: float, y: float, width: float, height: float) -> None:
 
 
 def write(ax: Axes, x: float, y: float, words: str, size: float = 9, **style: Any) -> None:
-    """Words around a point; `ha` and `va` as matplotlib's."""
+    """Text at a point; `ha` and `va` as in matplotlib."""
     ax.text(x, y, words, fontsize=size, **{"ha": "center", "va": "center", "color": INK, **style})
 
 
 def arrow(ax: Axes, start: Point, end: Point, color: Color = INK, bend: float = 0.0) -> None:
-    """An arrow between two points; `bend` is how far it swings out, as a share of its length."""
+    """An arrow between two points; `bend`: its curvature, as a share of its length."""
     style = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6, "shrinkA": 1, "shrinkB": 1}
     if bend:
         style["connectionstyle"] = f"arc3,rad={bend}"

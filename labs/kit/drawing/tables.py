@@ -1,4 +1,4 @@
-"""Tables: dicts, columns or a DataFrame in, plain rows out, to keep or to show."""
+"""Tables: converts dicts, columns or a DataFrame to plain rows, to store or display."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from minitrain.lab.drawing.display import FONT, MUTED, RULE, Rich, display, word
 from minitrain.words import number_text
 
 Rows = list[dict[str, Any]]
-QUANTITY = re.compile(r"[-+−]?[\d.,]+(e[-+]\d+)?( ?[%a-zA-Zµ/]+)?|–|")  # they stand at the right
-NAME = 14  # characters: so short a name of a row stays on one line, and tables still fit 900 pixels
+QUANTITY = re.compile(r"[-+−]?[\d.,]+(e[-+]\d+)?( ?[%a-zA-Zµ/]+)?|–|")  # right-aligned
+NAME = 14  # characters: shorter row names do not wrap, and tables still fit 900 pixels
 
 
 def rows_of(table: Any, name: str = "table") -> Rows:
-    """A list of dicts with the same columns; InputError says what is not as it must be."""
+    """A list of dicts with the same columns; InputError for invalid data."""
     if hasattr(table, "to_dict") and hasattr(table, "columns"):  # a DataFrame
         table = table.to_dict("records")
     if isinstance(table, Mapping):
@@ -67,7 +67,8 @@ def _same_columns(rows: Rows, name: str) -> Rows:
 
 
 def plain(value: Any, where: str = "the value") -> Any:
-    """Numbers, texts, bools, None, and lists and dicts of them; tensors and arrays are unpacked."""
+    """Numbers, strings, bools, None, and lists and dicts of them; tensors and arrays are
+    unpacked."""
     if hasattr(value, "tolist"):  # torch and numpy, scalars as arrays
         value = value.tolist()
     if value is None or isinstance(value, (bool, int, str)):
@@ -94,7 +95,7 @@ def table(
     highlight: str = "",
     formats: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> None:
-    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers stand at the right."""
+    """Displays a table: list of dicts, dict of lists, or DataFrame; numbers are right-aligned."""
     display(table_card(rows_of(data), caption, highlight, formats or {}))
 
 
@@ -104,7 +105,7 @@ def table_card(
     highlight: str = "",
     formats: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> Rich:
-    """The table as an object; `highlight` names the column that is set in bold."""
+    """The table as an object; `highlight` names the bold column."""
     formats = formats or {}
     columns = list(dict.fromkeys(column for row in rows for column in row))
     values = {c: [row.get(c) for row in rows] for c in columns}
@@ -133,7 +134,7 @@ def table_card(
 
 
 def column_texts(values: Sequence[Any]) -> list[str]:
-    """One column, short: with the same decimals where all are numbers of one order."""
+    """One column as short strings: equal decimals if all numbers have one magnitude."""
     shorts = list(map(number_text, values))
     if any(isinstance(v, (bool, str, list, dict)) for v in values):
         return shorts
@@ -146,12 +147,12 @@ def column_texts(values: Sequence[Any]) -> list[str]:
     decimals = min(longest, max(0, most))
     is_kept = decimals == longest <= 3 or min(numbers) >= 10 ** (1 - decimals)
     if not is_kept or any("e" in text for text in shorts):
-        return shorts  # else the smallest would lose its digits
+        return shorts  # else the smallest would lose digits
     return [number_text(v) if v is None else f"{v:,.{decimals}f}" for v in values]
 
 
 def _are_numbers(texts: Sequence[str]) -> bool:
-    """All of a column, or most, with words such as "not counted" for the few that are missing."""
+    """True if all or most are numbers, with words such as "not counted" for the missing ones."""
     others = [text for text in texts if not QUANTITY.fullmatch(text)]
     numbers = [text for text in texts if QUANTITY.fullmatch(text) and re.search(r"\d", text)]
     return not others or len(numbers) > len(others)

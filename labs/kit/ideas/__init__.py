@@ -1,10 +1,10 @@
 """A picture of each idea of the course, before any measurement: `from minitrain.lab import ideas`.
 
-    ideas.ring_reduce_scatter()        shows it, with its handles where they can live
+    ideas.ring_reduce_scatter()        shows it, with sliders in a live kernel
 
-A file draws the pictures of one lab, in the order in which it shows them; all are computed from
-definitions, nothing is measured. A picture is a `Schematic`: the function that draws it, its alt
-text, which follows the handles, and the values that the handles can take.
+A file draws one lab's pictures, in the lab's order; all are computed from definitions, nothing is
+measured. A picture is a `Schematic`: its drawing function, its alt text, which follows the sliders,
+and the sliders' values.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from minitrain.lab.ideas.schematic import schematic
 from minitrain.network.fabric import ETHERNET_25G
 from minitrain.words import plural
 
-LEFT, END = 2.0, 11.0  # where time begins, how far it is drawn
-SEND_AT, MESSAGE = 2, 1.2  # when rank 0 calls send, how long its message travels
+LEFT, END = 2.0, 11.0  # start and end of the time axis
+SEND_AT, MESSAGE = 2, 1.2  # when rank 0 calls send, and its message's travel time
 
 
 def waits(recv_at: int) -> tuple[int, int]:
-    """The time that rank 0 waits in send, and rank 1 in recv, before the message sets out."""
+    """The time that rank 0 waits in send, and rank 1 in recv, before the transfer starts."""
     return max(0, recv_at - SEND_AT), max(0, SEND_AT - recv_at)
 
 
@@ -38,14 +38,13 @@ def alt_send_and_recv(recv_at: int) -> str:
 
 @schematic(alt_send_and_recv, 9.5, 3.2, recv_at=(1, 7, 5))
 def send_and_recv(ax: Axes, recv_at: int) -> None:
-    """A message and what it costs: who waits for whom, and why many small ones take longer than
-    one.
+    """The cost of a message: who waits for whom, and why many small messages take longer than one.
 
     `send_and_recv`: a send and a recv meet, or wait. `message_cost`: seconds = α + bytes · β, with
-    the α and β of 25 Gb/s Ethernet that `network/fabric.py` has.
+    α and β of 25 Gb/s Ethernet from `network/fabric.py`.
     """
     work = lighter(BLUE, 0.55)
-    blank = {"facecolor": "white", "linewidth": 0}  # behind words on hatches
+    blank = {"facecolor": "white", "linewidth": 0}  # text background on hatches
     bare(ax, LEFT + END + 0.2, 4.4)
     meet = max(SEND_AT, recv_at)
     write(ax, LEFT, 0.2, "one sends, the other receives: they meet", ha="left", fontweight="bold")
@@ -74,11 +73,11 @@ def send_and_recv(ax: Axes, recv_at: int) -> None:
         write(ax, LEFT + END - 2.0, y + 0.25, "waits in send, for ever", 8.5, bbox=blank)
 
 
-COUNTS = (1, 2, 4, 8)  # into how many messages the same bytes are cut
+COUNTS = (1, 2, 4, 8)  # numbers of messages for the same bytes
 
 
 def microseconds(messages: int, kilobytes: int) -> tuple[float, float]:
-    """(all latencies, all bytes) of these kilobytes in that many messages, one after another."""
+    """(total latency, total transfer time) of the kilobytes in sequential messages."""
     return messages * ETHERNET_25G.alpha * 1e6, kilobytes * 1e3 * ETHERNET_25G.beta * 1e6
 
 
@@ -125,7 +124,7 @@ def diagonal(held: Held) -> Held:
 
 
 def states(kind: str) -> tuple[Held, Held]:
-    """The chunks on each rank before and after."""
+    """The chunks on each rank before and after the collective."""
     everywhere = [[f"Σ{chunk}" for chunk in range(RANKS)]] * RANKS
     return {
         "broadcast": ([OWN[0], *EMPTY[1:]], [OWN[0]] * RANKS),
@@ -149,7 +148,7 @@ def alt_collectives() -> str:
 def collectives(ax: Axes) -> None:
     """Five collectives, before and after: a column is a rank, a row a chunk of its tensor.
 
-    A box names whose data it is (a, b, c, d for ranks 0 to 3) and which chunk; Σ is the sum over
+    A box shows the source rank (a, b, c, d for ranks 0 to 3) and the chunk; Σ is the sum over
     ranks.
     """
     colors = {"a": BLUE, "b": ORANGE, "c": GREEN, "d": PINK, "Σ": INK, "": PALE}
@@ -189,8 +188,8 @@ def alt_tree_broadcast(ranks: int) -> str:
 
 @schematic(alt_tree_broadcast, 9.5, 4.2, ranks=(2, 8, 8))
 def tree_broadcast(ax: Axes, ranks: int) -> None:
-    """A broadcast along a binomial tree: a row is a round, and in each twice as many ranks have
-    it."""
+    """A broadcast along a binomial tree: a row is a round; each doubles the number of ranks that
+    have the tensor."""
     across, high, wide = 1.25, 1.1, 0.8
     bare(ax, 1.6 + across * ranks, high * (rounds(ranks) + 1))
     for number in range(rounds(ranks) + 1):
@@ -208,12 +207,12 @@ def tree_broadcast(ax: Axes, ranks: int) -> None:
 
 
 HALF, WHOLE = RANKS - 1, 2 * (RANKS - 1)  # messages of a reduce-scatter, and of both
-ACROSS, HIGH = 2.4, 0.8  # from a column to the next, the height of a row
+ACROSS, HIGH = 2.4, 0.8  # column spacing, row height
 FOOT = HIGH * RANKS + 0.75  # the legend's line
 
 
 def parts(step: int) -> list[list[list[int]]]:
-    """parts[rank][chunk]: whose parts are in it when each rank has sent `step` messages."""
+    """parts[rank][chunk]: ranks summed in it after each rank has sent `step` messages."""
     held = [[[rank] for _ in range(RANKS)] for rank in range(RANKS)]
     for done in range(step):
         before = [[list(chunk) for chunk in row] for row in held]
@@ -230,7 +229,7 @@ def moving(step: int, rank: int) -> int:
 
 
 def legend(step: int, is_complete: bool = False) -> str:
-    """The key of the boxes; is_complete: green ones are there from the start."""
+    """The legend; is_complete: green boxes are present from the start."""
     words = "in a box: the ranks whose parts are summed"
     words += "    green: all four" * (is_complete or step == HALF)
     return words + "    orange: leaves next" * (step < HALF)
@@ -265,12 +264,11 @@ def alt_ring_reduce_scatter(step: int) -> str:
 
 @schematic(alt_ring_reduce_scatter, 9.5, 3.8, step=(0, HALF, 0))
 def ring_reduce_scatter(ax: Axes, step: int) -> None:
-    """The ring: a column is a rank, a row a chunk, and in a box stand the ranks whose parts are
-    summed.
+    """The ring: a column is a rank, a row a chunk, and a box lists the ranks summed so far.
 
-    Chunk c sets out at rank c + 1 and goes once around to the right; each rank adds its part as it
-    passes, until rank c holds the sum: the reduce-scatter. The all-gather sends what is complete
-    once around the same way (Patarasuk & Yuan 2009).
+    Chunk c starts at rank c + 1 and goes once around to the right; each rank adds its part, until
+    rank c holds the sum: the reduce-scatter. The all-gather sends complete chunks once around the
+    same way (Patarasuk & Yuan 2009).
     """
     _draw(ax, step, parts(step), HALF)
     write(ax, 0.9, FOOT, legend(step), ha="left")
@@ -283,7 +281,7 @@ def alt_ring_all_gather(step: int) -> str:
 
 @schematic(alt_ring_all_gather, 9.5, 3.8, step=(0, HALF, 0))
 def ring_all_gather(ax: Axes, step: int) -> None:
-    """The second half: only whole sums are drawn; its step 0 is the ring's fourth message."""
+    """The second half: only complete sums are drawn; its step 0 is the ring's fourth message."""
     sent = HALF + step
     held = [[chunk if len(chunk) == RANKS else [] for chunk in row] for row in parts(sent)]
     _draw(ax, sent, held, WHOLE)
@@ -304,7 +302,7 @@ def _said(phase: str, step: int, sent_before: int, over: str) -> str:
 
 
 def summed(rank: int, swaps: int) -> tuple[int, int]:
-    """The first and the last rank whose parts this one has added up."""
+    """The first and the last rank in this rank's sum."""
     first = rank >> swaps << swaps
     return first, first + 2**swaps - 1
 
@@ -319,8 +317,8 @@ def alt_recursive_doubling(ranks: int) -> str:
 
 @schematic(alt_recursive_doubling, 9.5, 4.0, ranks=([2, 4, 8], 8))
 def recursive_doubling(ax: Axes, ranks: int) -> None:
-    """Recursive doubling: partners at distance 1, 2, 4 … swap all they have, until everyone has
-    all."""
+    """Recursive doubling: partners at distance 1, 2, 4 … exchange all they have, until every rank
+    has everything."""
     left, across, wide, high = 2.0, 1.25, 1.0, 1.1
     swaps = (ranks - 1).bit_length()
     bare(ax, left + across * ranks, high * (swaps + 1) + 0.2)

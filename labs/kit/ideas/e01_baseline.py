@@ -25,7 +25,7 @@ from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
 QUERY, KEY, ANGLE = (1.0, 0.25), (0.85, -0.3), 0.2
-ON = 3  # tokens further, for the pale pair
+ON = 3  # tokens later, for the pale pair
 
 
 def turned(point: Point, position: int) -> Point:
@@ -41,7 +41,7 @@ def product(position: int, distance: int) -> float:
 
 
 def _between(ax: Axes, x: float, radius: float, start: Point, end: Point) -> None:
-    """The arc from one arrow to another: the two pairs' are as wide."""
+    """The arc from one arrow to another: equally wide for both pairs."""
     ends = [math.degrees(math.atan2(b, a)) for a, b in (start, end)]
     low, high = sorted((ends[0], ends[0] + (ends[1] - ends[0] + 180) % 360 - 180))
     style = {"color": "#666666", "linewidth": 1.2}
@@ -64,7 +64,8 @@ def alt_turning(position: int, distance: int) -> str:
 
 @schematic(alt_turning, 8.5, 3.7, position=([6, 9, 12, 15, 18], 6), distance=([0, 2, 4, 6], 2))
 def turning(ax: Axes, position: int, distance: int) -> None:
-    """Rotary positions: a query and a key turn with their positions, their product does not.
+    """Rotary positions: a query and a key rotate with their positions, their product depends only
+    on the distance.
 
     One pair of numbers of a head, as a point in the plane, turned by ANGLE radians a token (Su et
     al., arXiv 2104.09864).
@@ -129,7 +130,7 @@ class Shape(namedtuple("Sizes", "vocabulary hidden layers heads kv_heads head_si
     """The sizes of a Llama."""
 
     def sides(self) -> dict[str, int]:
-        """The side of each of a layer's matrices that is not the hidden size."""
+        """The dimension of each of a layer's matrices other than the hidden size."""
         heads, kv = self.heads * self.head_size, self.kv_heads * self.head_size
         mlp = dict.fromkeys(("gate", "up", "down"), self.ffn)
         return {"q": heads, "k": kv, "v": kv, "o": heads, **mlp}
@@ -161,7 +162,8 @@ def alt_model_matrices(model: str) -> str:
 
 @schematic(alt_model_matrices, 9.5, 4.0, model=list(MODELS))
 def model_matrices(ax: Axes, model: str) -> None:
-    """The matrices of a Llama-family model, drawn to scale: where its parameters lie."""
+    """The matrices of a Llama-family model, drawn to scale, which shows where its parameters
+    are."""
     margin, unit, gap = 2.3, 0.85, 0.12
     shape = MODELS[model]
     bare(ax, margin + 15.2 * unit, 5.2)
@@ -205,7 +207,7 @@ def repeated(recompute: str) -> list[str]:
 
 
 def hardware(recompute: str) -> float:
-    """GFLOP a token, with what is repeated."""
+    """GFLOP a token, including recomputation."""
     again = sum(PARTS[name][0] for name in repeated(recompute))
     return 3 * sum(size for size, _ in PARTS.values()) + again
 
@@ -254,7 +256,7 @@ PLACES, OTHERS, HUES = 12, (12, 7), (BLUE, ORANGE, GREEN)
 
 
 def counts(counted: int) -> tuple[int, ...]:
-    """Targets that count, of each microbatch; `counted` is the last one's."""
+    """Unmasked targets of each microbatch; `counted` is the last one's."""
     return (*OTHERS, counted)
 
 
@@ -270,8 +272,7 @@ def alt_unequal_microbatches(counted: int) -> str:
 
 @schematic(alt_unequal_microbatches, 10.0, 3.1, counted=([1, 3, 7, 12], 3))
 def unequal_microbatches(ax: Axes, counted: int) -> None:
-    """Unequal microbatches: what a token weighs in the mean of means, and in the mean over
-    tokens."""
+    """Unequal microbatches: a token's weight in the mean of means, and in the mean over tokens."""
     left, wide = 1.9, 0.5
     right = left + wide * PLACES
     bare(ax, right + 5.6, 3.8)
@@ -295,7 +296,7 @@ LAYERS = 6
 
 
 def held(sequences: int) -> dict[str, list[float]]:
-    """In units of all parameters, after each layer of forward and of backward, and the step."""
+    """Memory in units of all parameters, after each layer of forward and backward, and the step."""
     one = 1 / LAYERS
     saved = [*range(LAYERS + 1), *range(LAYERS - 1, -1, -1), 0]
     made = [0] * (LAYERS + 1) + [*range(1, LAYERS + 1), 0]
@@ -308,7 +309,7 @@ def held(sequences: int) -> dict[str, list[float]]:
 
 
 def highest(sequences: int) -> float:
-    """The most that is held at once."""
+    """The peak memory."""
     return max(map(sum, zip(*held(sequences).values())))
 
 
@@ -321,11 +322,10 @@ def alt_step_lifetimes(sequences: int) -> str:
 
 @schematic(alt_step_lifetimes, 8.5, 4.0, sequences=([1, 2, 4, 8], 4))
 def step_lifetimes(ax: Axes, sequences: int) -> None:
-    """Memory through a training step: activations pile up in forward, gradients in
-    backward.
+    """Memory through a training step: activations accumulate in forward, gradients in backward.
 
-    A model of LAYERS equal layers with Adam in float32. The size of its activations is invented:
-    half of the parameters for each sequence; lab e01 measures what they are.
+    A model of LAYERS equal layers with Adam in float32. The size of its activations is made up:
+    half of the parameters for each sequence; lab e01 measures the real one.
     """
     hues = {"parameters": BLUE, "optimizer": GREEN, "gradients": PINK, "activations": ORANGE}
     parts = held(sequences)
@@ -350,12 +350,12 @@ def step_lifetimes(ax: Axes, sequences: int) -> None:
 
 
 PEAK, BANDWIDTH = 989e12, 3.35e12  # FLOP/s, bytes/s
-WIDTH = 4096  # of the square weight that rows are multiplied by
+WIDTH = 4096  # of the square weight matrix
 BYTES = 2  # of a BF16 number
 
 
 def intensity(rows: int) -> float:
-    """FLOPs a byte of (rows, WIDTH) @ (WIDTH, WIDTH), each matrix read or written once."""
+    """FLOPs per byte of (rows, WIDTH) @ (WIDTH, WIDTH), each matrix read or written once."""
     return 2 * rows * WIDTH**2 / (BYTES * (WIDTH**2 + 2 * rows * WIDTH))
 
 
@@ -378,10 +378,9 @@ def alt_roofline(rows: int) -> str:
 
 @schematic(alt_roofline, 7.0, 4.4, rows=([1, 8, 64, 256, 1024, 8192], 64))
 def roofline(ax: Axes, rows: int) -> None:
-    """The roofline: what a device can reach at most, by how often it uses each byte that it
-    reads.
+    """The roofline: a device's peak attainable FLOP/s by arithmetic intensity.
 
-    Below the ridge, peak over bandwidth, memory decides; above it arithmetic (Williams et al.
+    Below the ridge, peak over bandwidth, memory is the limit; above it arithmetic (Williams et al.
     2009). The device is an H100 SXM by its data sheet: 989 TFLOP/s in BF16, 3.35 TB/s.
     """
     ridge, here = PEAK / BANDWIDTH, intensity(rows)

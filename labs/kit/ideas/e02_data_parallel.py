@@ -40,7 +40,7 @@ def replicas(ax: Axes, ranks: int) -> None:
         write(ax, left - 0.25, y + high / 2, label, ha="right")
         for rank in range(ranks):
             x, middle = left + across * rank, left + across * rank + wide / 2
-            own = row in (0, 2)  # what differs from rank to rank has the rank's colour
+            own = row in (0, 2)  # rank-specific items have the rank's colour
             color = COLORS[rank] if own else INK if row == 3 else "#dddddd"
             box(ax, x, y, wide, high, color, words_of(row, rank, ranks), 8.5)
             if row + 1 < len(PLACES):
@@ -55,7 +55,7 @@ def replicas(ax: Axes, ranks: int) -> None:
 
 
 LAYERS = 8
-LATENCY, EACH = 0.6, 0.7  # of a message: whatever its length, and a layer in it
+LATENCY, EACH = 0.6, 0.7  # of a message: fixed, and per layer
 
 
 def messages(layers_in_bucket: int) -> list[tuple[float, float, int]]:
@@ -80,12 +80,11 @@ def alt_buckets(layers_in_bucket: int) -> str:
 
 @schematic(alt_buckets, 9.5, 2.9, layers_in_bucket=([1, 2, 4, 8], 2))
 def buckets(ax: Axes, layers_in_bucket: int) -> None:
-    """Gradients of a backward pass, from the last layer to the first, put in buckets that
-    travel.
+    """Gradients of a backward pass, from the last layer to the first, sent in buckets.
 
-    A bucket leaves when its last gradient is there and the bucket before it has arrived. What
-    travels after the backward pass is over is exposed. In units of one layer's backward: a message
-    costs 0.6 + 0.7 a layer.
+    A bucket is sent when its last gradient is ready and the previous bucket has arrived.
+    Communication after the end of the backward pass is exposed. In units of one layer's backward: a
+    message costs 0.6 + 0.7 per layer.
     """
     left, backward, network = 1.9, 0.35, 1.5  # where the lanes are
     sent = messages(layers_in_bucket)
@@ -135,7 +134,7 @@ def alt_accumulation(microbatches: int) -> str:
 
 @schematic(alt_accumulation, 9.5, 2.1, microbatches=(2, 8, 4))
 def accumulation(ax: Axes, microbatches: int) -> None:
-    """Microbatches whose gradients add up: an all-reduce after each, or one after the last."""
+    """Gradient accumulation: an all-reduce after each microbatch, or one after the last."""
     left, per_unit, high = 2.6, 10.0, 0.5
     bare(ax, left + per_unit + 1.6, 2.3)
     scale = per_unit / units(microbatches, microbatches)

@@ -16,7 +16,7 @@ def cells(
     ax: Axes, x: float, y: float, width: float, height: float, name: str,
     down: int = 1, across: int = 1, pale: bool = False,
 ) -> None:  # fmt: skip
-    """A matrix, cut into so many rows and columns of blocks, one of them 1; a rank is a colour."""
+    """A matrix, cut into blocks along rows or columns; a colour is a rank."""
     parts = max(down, across)
     for part in range(parts):
         hue = PALE if pale else lighter(COLORS[part], 0.25)
@@ -37,9 +37,9 @@ def alt_column_cut(ranks: int) -> str:
 def column_cut(ax: Axes, ranks: int) -> None:
     """Two ways to cut Y = X·A over ranks: A by columns, or A by rows and X by columns.
 
-    By columns each rank makes some columns of Y, whole: no sum. By rows each makes all of Y, in
-    part: the parts are added (Shoeybi et al. 2019). A column cut before a row cut needs one sum for
-    both.
+    By columns each rank computes some complete columns of Y: no sum. By rows each computes a
+    partial sum of all of Y: the parts are added (Shoeybi et al. 2019). A column cut followed by a
+    row cut needs one sum for both.
     """
     bare(ax, 11, 3.3)
     cells(ax, 0.3, 0.9, INNER, TALL, "X", pale=True)
@@ -100,7 +100,7 @@ def pieces(name: str, count: int) -> list[str]:
 
 
 def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
-    """A station of the layer: a box for each rank, coloured where it has its own part."""
+    """A stage of the layer: a box for each rank, coloured if the part is its own."""
     write(ax, x + width / 2, 0.4, name, fontweight="bold")
     for rank, text in enumerate(words):
         hue = PALE if text == "all tokens" else lighter(COLORS[rank], 0.45)
@@ -108,9 +108,9 @@ def held(ax: Axes, x: float, width: float, name: str, words: list[str]) -> None:
 
 
 def door(ax: Axes, x: float, name: str, sent: str, back: str) -> None:
-    """A collective as an upright bar, with its messages in forward and in backward."""
+    """A collective as a vertical bar, with its messages in forward and backward."""
     height = HIGH * RANKS - 0.12
-    is_silent = sent == "nothing"  # hollow: here no rank waits for another
+    is_silent = sent == "nothing"  # hollow: no communication here
     style = {"edgecolor": "#444444", "linestyle": "--"} if is_silent else {}
     box(ax, x, TOP, 0.6, height, "white" if is_silent else "#444444", **style)
     ink = "#444444" if is_silent else "white"
@@ -134,12 +134,12 @@ def alt_layer_stream(split: str) -> str:
 
 @schematic(alt_layer_stream, 10.5, 3.2, split=["tensor", "sequence"])
 def layer_stream(ax: Axes, split: str) -> None:
-    """A layer on tensor-parallel ranks: where the stream is whole, where it is split, what
-    moves.
+    """A layer on tensor-parallel ranks: where the residual stream is replicated or split, and what
+    is communicated.
 
-    Between the blocks every rank of *tensor* holds all T tokens, and computes the same with them;
-    of *sequence* it holds its T/N. Inside a block both hold all tokens, and some heads or features
-    (Shoeybi et al. 2019; Korthikanti et al. 2022).
+    Between the blocks every rank holds all T tokens with *tensor*, computing the same, or its T/N
+    with *sequence*. Inside a block both hold all tokens, and some heads or features (Shoeybi et al.
+    2019; Korthikanti et al. 2022).
     """
     back = {"tensor": ("all-reduce", "nothing"), "sequence": ("reduce-scatter", "all-gather")}
     sent = {"tensor": ("nothing", "all-reduce"), "sequence": ("all-gather", "reduce-scatter")}
@@ -159,7 +159,7 @@ ROWS = 3  # of the embedding on each rank
 
 
 def answers(token: int) -> list[int | None]:
-    """The token's row on each rank; None on the ranks that do not hold it."""
+    """The token's row on each rank; None on ranks without it."""
     places = [token - rank * ROWS for rank in range(RANKS)]
     return [place if 0 <= place < ROWS else None for place in places]
 
@@ -174,8 +174,8 @@ def alt_vocabulary_cut(token: int) -> str:
 
 @schematic(alt_vocabulary_cut, 8.5, 3.9, token=(0, RANKS * ROWS - 1, 7))
 def vocabulary_cut(ax: Axes, token: int) -> None:
-    """An embedding cut by rows: one rank knows the token, the others give zeros, the sum is its
-    row."""
+    """An embedding cut by rows: one rank holds the token's row, the others give zeros, the sum is
+    the row."""
     across, wide, high = 2.6, 1.9, 0.5
     bare(ax, across * RANKS + 0.2, 4.6)
     for rank, place in enumerate(answers(token)):

@@ -25,8 +25,7 @@ def alt_pipeline_stages(ranks: int) -> str:
 
 @schematic(alt_pipeline_stages, 9.5, 2.2, ranks=([1, 2, 4], 4))
 def pipeline_stages(ax: Axes, ranks: int) -> None:
-    """A model cut between its layers: each rank has some, and one tensor travels to the next
-    rank."""
+    """A model cut between its layers: each rank holds some, and sends one tensor to the next."""
     wide, gap, left = 1.0, 1.0, 0.2  # of a layer, between ranks, before the first
     bare(ax, 2 * left + wide * (LAYERS + 2) + gap * 3, 2.9)
     each, x = LAYERS // ranks, left
@@ -53,20 +52,20 @@ TIME = "time (forwards)    in a box: its microbatch"
 
 
 def made(kind: str, p: int, m: int, v: int = 1) -> Schedule:
-    """The reference's; imported here, since a learner's checks run where they are not."""
+    """The reference's schedule; imported late, since the sandbox hides it from checks."""
     from minitrain.parallel.pipeline.schedules import make_schedule
 
     return make_schedule(kind, p, m, v)
 
 
 def timed(schedule: Schedule) -> Clocked:
-    """A whole stage's forward takes 1: a chunk's, of v, takes 1/v."""
+    """A whole stage's forward takes 1; that of one of v chunks takes 1/v."""
     units = {"F": 1.0, "B": 2.0}
     return clocked(schedule, lambda _, operation: units[operation.kind] / schedule.chunks)
 
 
 def paint(ax: Axes, clock: Clocked, longest: float, label: str = TIME) -> None:
-    """The grid, on an axis that is as long at every position of a handle; its legend below."""
+    """The grid, on an axis of the same length at every slider position; its legend below."""
     from matplotlib.ticker import MultipleLocator
 
     drawing.draw(ax, clock, "forwards", "")
@@ -77,7 +76,7 @@ def paint(ax: Axes, clock: Clocked, longest: float, label: str = TIME) -> None:
 
 
 def explain(ax: Axes) -> None:
-    """The legend of all that is painted, below the axis, where the title leaves it room."""
+    """The legend, below the axis, clear of the title."""
     ax.legend(loc="upper right", bbox_to_anchor=(1.01, -0.13), ncols=5, borderaxespad=0)
 
 
@@ -94,8 +93,8 @@ def alt_pipeline_microbatches(microbatches: int) -> str:
 def pipeline_microbatches(ax: Axes, microbatches: int) -> None:
     """The grid of a pipeline's schedule: a row is a rank, a box an operation, hatched is idle.
 
-    All forwards, then all backwards, with more and more microbatches (Huang et al. 2019). Small
-    enough that each box can be followed: a forward takes 1, a backward 2.
+    All forwards, then all backwards, for increasing numbers of microbatches (Huang et al. 2019). A
+    forward takes 1, a backward 2.
     """
     paint(ax, timed(made("gpipe", RANKS, microbatches)), 3 * (4 + RANKS - 1))
 
@@ -113,7 +112,7 @@ def alt_pipeline_order(order: str) -> str:
 
 @schematic(alt_pipeline_order, 10, 2.8, order=(["gpipe", "1f1b"], "1f1b"))
 def pipeline_order(ax: Axes, order: str) -> None:
-    """The same work, with each backward as early as it can be (Narayanan et al. 2019)."""
+    """The same work, with each backward as early as possible (Narayanan et al. 2019)."""
     clock = timed(made(order, RANKS, MICROBATCHES))
     paint(ax, clock, 3 * (MICROBATCHES + RANKS - 1))
     if order == "1f1b":

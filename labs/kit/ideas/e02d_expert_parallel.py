@@ -12,7 +12,7 @@ from minitrain.lab.ideas.schematic import schematic
 
 EXPERTS = 4
 CHOICES = ((0, 1), (0, 2), (1, 0), (0, 3), (2, 0), (1, 3), (0, 2), (3, 0))  # best first, with p:
-PLACES = 16  # rows that are sorted: tokens x experts a token
+PLACES = 16  # sorted rows: tokens x experts per token
 NO_LIMIT = "none"
 
 
@@ -27,12 +27,12 @@ def kept(capacity: str | float) -> list[list[int]]:
 
 
 def room(capacity: str | float) -> int:
-    """Rows that an expert computes at most."""
+    """The most rows that an expert computes."""
     return PLACES if capacity == NO_LIMIT else math.ceil(float(capacity) * PLACES / EXPERTS)
 
 
 def chance(token: int, expert: int) -> int:
-    """The p of an expert that the token names, in percent."""
+    """The p of one of the token's chosen experts, in percent."""
     p = ((60, 30), (50, 40), (50, 45), (70, 20), (60, 30), (55, 30), (56, 35), (61, 20))  # percent
     return p[token][CHOICES[token].index(expert)]
 
@@ -50,12 +50,12 @@ def alt_router(capacity: str | float) -> str:
 
 @schematic(alt_router, 9.5, 5.8, capacity=([1.0, 1.25, 1.5, 2.0, NO_LIMIT], 1.25))
 def router(ax: Axes, capacity: str | float) -> None:
-    """The way of tokens through experts: chosen, sorted by expert, computed, weighted and put
-    back.
+    """The path of tokens through experts: routed, sorted by expert, computed, weighted and
+    restored.
 
-    Eight tokens choose two of four experts each; the choices are drawn by hand so that one expert
-    is liked more. An expert's rows go from high to low p; with a capacity it drops the last of
-    them.
+    Eight tokens choose two of four experts each; the choices are made by hand so that one expert is
+    overloaded. An expert's rows are ordered from high to low p; with a capacity it drops the last
+    ones.
     """
     high = 0.5  # of a row
     bare(ax, 13.2, high * PLACES + 1.3)
@@ -136,14 +136,13 @@ def alt_expert_exchange(load: str) -> str:
 
 @schematic(alt_expert_exchange, 9.5, 5.4, load=["even", "uneven"])
 def expert_exchange(ax: Axes, load: str) -> None:
-    """Experts on two ranks: rows travel to their expert by an all-to-all, and answers travel
-    home.
+    """Experts on two ranks: an all-to-all sends rows to their expert, another returns the outputs.
 
-    A colour is an expert; each box says which rank its row came from. What arrives stands by
-    source, then by expert, and is sorted by expert before it is computed (Lepikhin et al. 2020,
+    A colour is an expert; each box shows its row's source rank. Received rows are ordered by
+    source, then expert, and are sorted by expert before the computation (Lepikhin et al. 2020,
     GShard).
     """
-    between = ("all-to-all", "sort", "sort back", "all-to-all")  # from a column to the next
+    between = ("all-to-all", "sort", "sort back", "all-to-all")  # between columns
     right = LEFT + (len(COLUMNS) - 1) * ACROSS + WIDE
     foot = 0.95 + BAND + HIGH * len(LOADS[load][-1])
     bare(ax, right + 0.1, foot + 0.2)

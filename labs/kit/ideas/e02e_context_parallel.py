@@ -15,7 +15,7 @@ KEYS = len(WEIGHTS)
 
 
 def attended(keys: range) -> tuple[float, float]:
-    """The weight of a set of keys, and its answer: the mean of its values by weight."""
+    """The total weight of a set of keys, and its output: the weighted mean of its values."""
     total = sum(WEIGHTS[key] for key in keys)
     return total, sum(WEIGHTS[key] * VALUES[key] for key in keys) / total
 
@@ -30,11 +30,11 @@ def alt_merged_attention(cut: int) -> str:
 
 @schematic(alt_merged_attention, 9.5, 3.3, cut=(1, KEYS - 1, 3))
 def merged_attention(ax: Axes, cut: int) -> None:
-    """Attention to two sets of keys, merged: each answer counts by what its set weighs.
+    """Attention to two sets of keys, merged: each output is weighted by its set's total weight.
 
-    One query and eight keys, drawn by hand: a bar is exp(score), below it stands the key's value.
-    The answer over all keys is the same wherever they are cut (Milakov & Gimelshein 2018; Liu et
-    al. 2023).
+    One query and eight keys, made by hand: a bar is exp(score), with the key's value below. The
+    output over all keys is the same wherever they are cut (Milakov & Gimelshein 2018; Liu et al.
+    2023).
     """
     left, floor, wide, high = 1.3, 3.1, 0.72, 1.0
     bare(ax, 13.4, 4.3)
@@ -69,12 +69,12 @@ RANKS, PIECES = 4, 8
 
 
 def pieces(rank: int, order: str) -> tuple[int, int]:
-    """The two of eight pieces of the text that a rank holds."""
+    """The two of the sequence's eight pieces that a rank holds."""
     return (2 * rank, 2 * rank + 1) if order == "contiguous" else (rank, PIECES - 1 - rank)
 
 
 def work(step: int, rank: int, order: str) -> list[tuple[int, int]]:
-    """(piece of queries, piece of keys) that a rank computes in a step; what is masked is not."""
+    """(piece of queries, piece of keys) that a rank computes in a step, without masked ones."""
     keys = pieces((rank - step) % RANKS, order)
     return [(q, k) for q in pieces(rank, order) for k in keys if k <= q]
 
@@ -95,11 +95,10 @@ def alt_ring_attention(step: int, order: str) -> str:
 
 @schematic(alt_ring_attention, 9.5, 5.1, step=(0, RANKS - 1, 1), order=["contiguous", "zigzag"])
 def ring_attention(ax: Axes, step: int, order: str) -> None:
-    """Ring attention, step by step: rows are queries, columns the keys that come by.
+    """Ring attention, step by step: rows are queries, columns the keys that arrive.
 
-    Under a causal mask a contiguous cut leaves the first ranks idle, step after step; the zigzag
-    gives each rank an early and a late piece, and in every step all have as much to do (Brandon et
-    al. 2023).
+    Under a causal mask a contiguous cut leaves the first ranks idle in later steps; the zigzag
+    gives each rank an early and a late piece, and equal work in every step (Brandon et al. 2023).
     """
     left, top, side = 2.6, 1.0, 0.62
     now = {pair: rank for rank in range(RANKS) for pair in work(step, rank, order)}
@@ -147,7 +146,7 @@ FOOT = (
 
 
 def parts(rank: int, step: int) -> list[int]:
-    """The ranks whose parts are in the gradient on `rank` after `step`."""
+    """The ranks summed in the gradient on `rank` after `step`."""
     owner = (rank - step) % RANKS
     return [(owner + passed) % RANKS for passed in range(1, step + 1)][: RANKS - 1]
 
@@ -167,11 +166,11 @@ def alt_ring_gradients(step: int) -> str:
 
 @schematic(alt_ring_gradients, 9.5, 3.15, step=(0, RANKS, 2))
 def ring_gradients(ax: Axes, step: int) -> None:
-    """The way back of a ring: the gradient of a block follows it, and gathers each rank's part.
+    """The backward pass of a ring: a block's gradient follows it, and adds up each rank's part.
 
-    A column is a rank. Keys come from the left as in the forward pass; behind them, a step late,
-    comes the sum of the parts of the ranks they have passed (Liu et al. 2023). A block's own rank
-    keeps its own part at home, until the sum has been everywhere else.
+    A column is a rank. Keys come from the left as in the forward pass; one step later comes the
+    gradient sum of the ranks they have passed (Liu et al. 2023). A block's own rank adds its part
+    last, when the sum returns.
     """
     left, across, wide, high = 1.9, 2.5, 1.9, 0.5
     bare(ax, left + across * RANKS, 3.5)
@@ -204,12 +203,13 @@ LEFT, RIGHT, TOP, WIDE, HIGH = 1.75, 8.4, 1.0, 0.56, 0.62
 
 
 def holder(piece: int, head: int, cut: str) -> int:
-    """The rank that has a head of a piece of the text."""
+    """The rank that holds a head of a piece of the sequence."""
     return piece if cut == "tokens" else head // (HEADS // RANKS)
 
 
 def draw_cut(ax: Axes, left: float, cut: str, rank: int, title: str) -> None:
-    """A grid of tokens x heads: coloured by who has a box, numbered by the other end of its way."""
+    """A grid of tokens x heads: coloured by the rank that holds a box, numbered by its peer in the
+    exchange."""
     write(ax, left + WIDE * HEADS / 2, 0.3, title, fontweight="bold")
     far = "heads" if cut == "tokens" else "tokens"
     for head in range(HEADS):
@@ -234,11 +234,11 @@ def alt_heads_for_tokens(rank: int) -> str:
 
 @schematic(alt_heads_for_tokens, 9.5, 3.9, rank=(0, RANKS - 1, 1))
 def heads_for_tokens(ax: Axes, rank: int) -> None:
-    """Ulysses: before attention a rank has some tokens of all heads, in it all tokens of some
+    """Ulysses: outside attention a rank has some tokens of all heads, inside all tokens of some
     heads.
 
-    Rows are tokens, columns heads. An all-to-all turns one cut into the other, and after attention
-    a second one turns it back (Jacobs et al. 2023).
+    Rows are tokens, columns heads. An all-to-all converts one sharding to the other, and after
+    attention a second one converts it back (Jacobs et al. 2023).
     """
     bare(ax, RIGHT + WIDE * HEADS + 0.2, TOP + HIGH * RANKS + 1.0)
     draw_cut(ax, LEFT, "tokens", rank, "between layers: cut by tokens")

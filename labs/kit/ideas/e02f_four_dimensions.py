@@ -14,7 +14,7 @@ RANKS, NODE = 8, 4
 ORDERS = ["dp pp tp", "dp tp pp", "pp dp tp", "pp tp dp", "tp dp pp", "tp pp dp"]
 WIDE, HIGH, GAP, TOP = 1.06, 1.12, 0.5, 1.75
 EIGHT, DEEP = {"pp": 2, "dp": 2, "tp": 2}, {"pp": 4, "dp": 1, "tp": 2}
-PARAMETERS = {  # the axes that split it, the stages that hold it, and the mesh
+PARAMETERS = {  # the axes that shard it, the stages that hold it, and the mesh
     "an RMSNorm's weight in block 0": ((), (0,), EIGHT),
     "a matrix in block 0": (("tp",), (0,), EIGHT),
     "the tied table": (("tp",), (0, 1), EIGHT),
@@ -27,7 +27,7 @@ def mesh_of(order: str) -> Mesh:
 
 
 def lines(mesh: Mesh, axis: str) -> list[tuple[int, int]]:
-    """Every line along the axis, as its two ranks."""
+    """Every line along the axis, as a pair of ranks."""
     return sorted({(*mesh.ranks(axis, rank),) for rank in range(RANKS)})
 
 
@@ -67,11 +67,11 @@ def alt_mesh_lines(order: str, axis: str) -> str:
 
 @schematic(alt_mesh_lines, 9.5, 3.7, order=(ORDERS, "pp dp tp"), axis=(["dp", "pp", "tp"], "pp"))
 def mesh_lines(ax: Axes, order: str, axis: str) -> None:
-    """Eight ranks on a mesh, in the order of its axes, and who talks with whom along one of
+    """Eight ranks on a mesh, in the order of its axes, and the communicating pairs along one of
     them.
 
-    Two ranks of a line are joined; dashed where they sit on different nodes. `once` is the other
-    half: which of the eight hold the same elements, so that each square is counted once.
+    Two ranks of a line are joined; dashed if on different nodes. `once`, the other half, shows
+    which of the eight hold the same elements, so that a norm counts each square once.
     """
     mesh = mesh_of(order)
     bare(ax, left_of(RANKS) - 0.1, TOP + HIGH + 0.8)

@@ -9,7 +9,7 @@ from minitrain.lab.drawing.colors import BLUE, GREEN, ORANGE, PINK, lighter
 from minitrain.lab.drawing.shapes import bare, box, hatched, write
 from minitrain.lab.ideas.schematic import schematic
 
-KINDS = (  # name, bytes a parameter, the first stage that cuts it, colour
+KINDS = (  # name, bytes per parameter, the first stage that shards it, colour
     ("parameter, BF16", 2, 3, BLUE),
     ("gradient, BF16", 2, 2, ORANGE),
     ("master copy, FP32", 4, 1, GREEN),
@@ -19,7 +19,7 @@ KINDS = (  # name, bytes a parameter, the first stage that cuts it, colour
 
 
 def held(stage: int, ranks: int) -> list[float]:
-    """Bytes a parameter of each kind on one rank."""
+    """Bytes per parameter of each kind on one rank."""
     return [size / ranks if stage >= first else size for _, size, first, _ in KINDS]
 
 
@@ -34,7 +34,7 @@ def alt_zero_stages(ranks: int) -> str:
 
 @schematic(alt_zero_stages, 9.5, 3.4, ranks=([1, 2, 4, 8, 16, 64], 4))
 def zero_stages(ax: Axes, ranks: int) -> None:
-    """Bytes a rank holds for one parameter, stage by stage: what is cut shrinks with the ranks.
+    """Bytes per parameter on a rank, by stage: sharded parts shrink with the number of ranks.
 
     Mixed precision with Adam: BF16 parameter and gradient, FP32 master copy and two moments, 16
     bytes in all (Rajbhandari et al. 2020, section 3.1).
@@ -55,7 +55,7 @@ def zero_stages(ax: Axes, ranks: int) -> None:
             if size >= 0.5:
                 words = f"{size:g}".lstrip("0")
                 box(ax, x + 0.01, y, size * scale - 0.02, 0.6, color, words, 8.5)
-            else:  # too narrow for round corners
+            else:  # too narrow for rounded corners
                 sliver = Rectangle((x, y), 0.85 * size * scale, 0.6, facecolor=color, linewidth=0)
                 ax.add_patch(sliver)
             x += size * scale
@@ -67,18 +67,18 @@ UNITS, FORWARD, BACKWARD, MESSAGE = 3, 1.0, 2.0, 0.8
 ON_DEMAND, AHEAD = "on demand", "one unit ahead"
 NAMED = 2  # the unit whose four moments are named
 LEFT, SCALE, HIGH = 1.5, 0.72, 0.52
-RANK, MEMORY = 0.8, 1.5  # where the lanes begin; the network's is the first
+RANK, MEMORY = 0.8, 1.5  # where the lanes begin; the network's is first
 Span = tuple[float, float, str]
 
 
 class Pass:
-    """One forward and backward: what the network carries, the rank computes, the memory holds."""
+    """One forward and backward: network traffic, computation, and memory."""
 
     def __init__(self, order: str) -> None:
         self.network: list[Span] = []
         self.rank: list[Span] = []
         self.memory: dict[int, list[Span]] = {unit: [] for unit in range(1, UNITS + 1)}
-        self.asked: dict[int, tuple[float, float]] = {}  # unit: when, and when it is there
+        self.asked: dict[int, tuple[float, float]] = {}  # unit: time requested, time available
         self.moments: dict[tuple[str, int], tuple[float, float]] = {}  # before and after
         self.now = 0.0
         for unit in self.memory:
@@ -130,7 +130,7 @@ def draw_memory(ax: Axes, unit: int, spans: list[Span]) -> None:
 
 
 def name_moments(ax: Axes, shown: Pass) -> None:
-    """The four moments of one unit, on dotted lines."""
+    """Labels the four events of one unit, on dotted lines."""
     for word in ("forward", "backward"):
         start, end = shown.moments[word, NAMED]
         for when, name, y in ((start, f"before_{word}", 3.75), (end, f"after_{word}", 4.25)):
@@ -153,8 +153,8 @@ def unit_lifetimes(ax: Axes, prefetch: str) -> None:
     step.
 
     Three units, forward and then backward, on one rank. In units of one forward: a backward takes
-    2, a gather or a reduce-scatter 0.8. The network carries one message at a time; a reduce-scatter
-    is waited for, as lab e03 writes it.
+    2, a gather or a reduce-scatter 0.8. The network carries one message at a time; reduce-scatter
+    is blocking, as in lab e03.
     """
     shown, longest = Pass(prefetch), Pass(ON_DEMAND).now
     bare(ax, at(longest) + 0.2, 4.55)

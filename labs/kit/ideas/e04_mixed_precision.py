@@ -15,7 +15,7 @@ from minitrain.lab.ideas.schematic import schematic
 class Format(NamedTuple):
     name: str
     exponent: int  # bits
-    mantissa: int  # bits behind the point
+    mantissa: int  # mantissa bits
     smallest: int  # the exponent of the smallest normal number
     largest: float
     color: str
@@ -28,7 +28,7 @@ FORMATS = (
     Format("E5M2", 5, 2, -14, 57344.0, PINK),
 )
 LEFT, WIDE = 1.3, 10.0
-LOWEST, HIGHEST = -40, 40  # exponents in the picture; BF16 goes on to both sides
+LOWEST, HIGHEST = -40, 40  # exponents shown; BF16 extends beyond both ends
 
 
 def place(exponent: float) -> float:
@@ -50,10 +50,10 @@ def alt_number_lines() -> str:
 def number_lines(ax: Axes) -> None:
     """Range and precision of floating-point formats.
 
-    Above, the powers of two between the smallest and the largest number of each; below, all numbers
-    from 1 to 2, as many as the mantissa has bits for (IEEE 754; Micikevicius et al. 2022 for FP8).
+    Above, the powers of two between the smallest and the largest number of each; below, all its
+    numbers from 1 to 2, given by the mantissa's bits (IEEE 754; Micikevicius et al. 2022 for FP8).
     """
-    fine = 300  # strokes that can still be told apart
+    fine = 300  # distinguishable strokes
     high = 0.62
     bare(ax, LEFT + WIDE + 1.55, 6.45)
     write(ax, LEFT, 0.25, "how far: powers of two", 9, ha="left", fontweight="bold")
@@ -69,7 +69,7 @@ def number_lines(ax: Axes) -> None:
         most = f"{form.largest:,.5g}" if top < 20 else "$3.4 \\cdot 10^{38}$"
         words = f"$2^{{{bottom}}}$ … {most}"
         box(ax, place(bottom), y, place(top) - place(bottom), 0.44, form.color, words, 10)
-    for x, words in ((LEFT + 0.2, "←"), (LEFT + WIDE - 0.2, "→")):  # BF16 alone is cut off
+    for x, words in ((LEFT + 0.2, "←"), (LEFT + WIDE - 0.2, "→")):  # only BF16 extends further
         write(ax, x, 0.5 + high + 0.22, words, 12, color="black")
     y = 0.5 + high * len(FORMATS)
     for exponent in range(LOWEST, HIGHEST + 1, 10):
@@ -109,10 +109,10 @@ def alt_rounding(eighths: int) -> str:
 
 @schematic(alt_rounding, 9.5, 2.5, eighths=(1, EIGHTHS - 1, 2))
 def rounding(ax: Axes, eighths: int) -> None:
-    """Rounding to the nearest, and rounding by chance: where a number between two neighbours goes.
+    """Rounding to nearest and stochastic rounding of a number between two neighbours.
 
-    By chance it goes up as often as it lies nearer to the upper neighbour, so that the mean of many
-    roundings is the number itself (Gupta et al. 2015).
+    Stochastic rounding goes up with probability equal to the relative distance from the lower
+    neighbour, so that the expected value is the number itself (Gupta et al. 2015).
     """
     left, wide = 0.9, 4.6
     bare(ax, 12.6, 3.0)
@@ -159,10 +159,10 @@ def alt_block_scales(tile: str) -> str:
 
 @schematic(alt_block_scales, 9.5, 2.4, tile=(list(TILES), "1 x 4 blocks"))
 def block_scales(ax: Axes, tile: str) -> None:
-    """One scale for a whole matrix, or one for each tile: how far an outlier reaches.
+    """One scale for a whole matrix, or one for each tile: how many values an outlier affects.
 
-    A scale is the largest magnitude of its tile over the largest number of the format. Where an
-    outlier sets it, the other numbers of the same tile share the coarse scale.
+    A scale is the largest magnitude of its tile over the largest number of the format. If an
+    outlier sets it, the tile's other numbers share the coarse scale.
     """
     outlier = (1, 5)  # its row and column
     left, top, side = 0.4, 0.4, 0.46

@@ -18,7 +18,7 @@ WORK = {"forward": BLUE, "again": ORANGE, "backward": GREEN}
 
 
 class Moment(NamedTuple):
-    """One layer's run: which work, which layer, and the units held while it lasts."""
+    """One layer's run: kind of work, layer, and units held meanwhile."""
 
     work: str
     layer: int
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 
 def moments(keep: str) -> list[Moment]:
-    """A step, from the first layer's forward to the first layer's backward."""
+    """A whole step, from the first layer's forward back to its backward."""
     each = SAVED if keep == KEPT else INPUT
     found = [Moment("forward", layer, each * (layer + 1)) for layer in range(LAYERS)]
     for layer in reversed(range(LAYERS)):
@@ -51,9 +51,9 @@ def alt_recomputation(keep: str) -> str:
 def recomputation(ax: Axes, keep: str) -> None:
     """Activations held for backward over a step, kept or recomputed.
 
-    Every layer saves four units, of which its input is one. Kept, they pile up until backward takes
-    them away layer by layer; repeated, only inputs pile up, and each backward makes its own layer's
-    other three once more before it uses them (Chen et al. 2016).
+    Every layer saves four units, one of them its input. If kept, they accumulate until backward
+    frees them layer by layer; if recomputed, only inputs accumulate, and each backward first
+    recomputes its layer's other three (Chen et al. 2016).
     """
     left, floor, wide, unit = 1.2, 3.9, 0.5, 0.135
     bare(ax, left + wide * 3 * LAYERS + 0.3, floor + 0.9)
@@ -80,13 +80,13 @@ D, HC, KC, F = 128, 128, 64, 448
 
 
 class Made(NamedTuple):
-    """A tensor: its numbers a token, as a symbol and as a count, and in which ways it is kept."""
+    """A tensor: its numbers per token, as a symbol and a count, and the modes that keep it."""
 
     name: str
     symbol: str
     numbers: int
     kept: tuple[str, ...]
-    needed: str  # what its backward is for
+    needed: str  # why backward needs it
 
 
 TENSORS = (
@@ -107,7 +107,7 @@ TENSORS = (
 
 
 def kept_numbers(recompute: str) -> int:
-    """A token's, of the tensors in the picture."""
+    """Numbers kept per token, over the tensors in the picture."""
     return sum(made.numbers for made in TENSORS if recompute in made.kept)
 
 
@@ -125,11 +125,11 @@ def alt_block_tensors(recompute: str) -> str:
 
 @schematic(alt_block_tensors, 9.5, 4.6, recompute=(["none", "selective", "full"], "none"))
 def block_tensors(ax: Axes, recompute: str) -> None:
-    """The tensors of one block of a Llama, and which of them wait for backward.
+    """The tensors of one block of a Llama, and which of them are saved for backward.
 
-    A bar is as long as the tensor has numbers a token, for the course's model of 1M parameters.
-    What selective recomputation keeps are the results of products with weights and of the fused
-    attention (Korthikanti et al. 2022); from these and the block's input all others follow cheaply.
+    A bar's length is the tensor's numbers per token, for the course's model of 1M parameters.
+    Selective recomputation keeps the outputs of weight matmuls and of the fused attention
+    (Korthikanti et al. 2022); all others are cheap to recompute from these and the block's input.
     """
     left, high, scale = 3.2, 0.36, 4.2 / F
     bare(ax, 11.4, high * (len(TENSORS) + 1) + 0.55)
@@ -154,7 +154,7 @@ DEPTH = 16
 
 
 def peak(segments: int) -> int:
-    """Units held at once at most: the inputs of other segments, and one segment's own layers."""
+    """Peak units: the inputs of other segments, and one segment's own layers."""
     return DEPTH if segments == 0 else segments - 1 + DEPTH // segments
 
 
@@ -171,11 +171,11 @@ def alt_checkpoints(segments: int) -> str:
 
 @schematic(alt_checkpoints, 9.5, 3.2, segments=([0, 1, 2, 4, 8, 16], 2))
 def checkpoints(ax: Axes, segments: int) -> None:
-    """Checkpointing: which activations are kept, which are computed again, and what that costs.
+    """Checkpointing: which activations are kept, which are recomputed, and the cost.
 
-    A segment keeps its input only; its backward runs it forward again and then holds its layers'
-    activations (Chen et al. 2016). One unit is what one layer saves: its input, so that a segment's
-    own input is the first of its layers' units.
+    A segment keeps only its input; its backward reruns its forward and then holds its layers'
+    activations (Chen et al. 2016). A unit is what one layer saves, its input, so a segment's input
+    is the first of its layers' units.
     """
     left, wide = 2.7, 0.62
     each = DEPTH // segments if segments else 0
@@ -208,7 +208,7 @@ TILES = len(SCORES)
 
 
 def carried(tile: int) -> tuple[float, float, float]:
-    """(maximum, sum, share kept of the sum before) after the tiles 0 … tile."""
+    """(maximum, sum, factor on the previous sum) after tiles 0 … tile."""
     top, total, kept = -math.inf, 0.0, 0.0
     for scores in SCORES[: tile + 1]:
         new = max(top, *scores)
@@ -228,11 +228,11 @@ def alt_attention_tiles(tile: int) -> str:
 
 @schematic(alt_attention_tiles, 9.5, 3.8, tile=(0, TILES - 1, 1))
 def attention_tiles(ax: Axes, tile: int) -> None:
-    """Attention in tiles: the walk over the scores, and what is carried from tile to tile.
+    """Attention in tiles: the order of the tiles, and the state carried between them.
 
-    For one row of queries: the running maximum, the running sum of exponentials, and how much of
-    what was summed before is kept when the maximum grows, exp(old - new) (Milakov & Gimelshein
-    2018; Dao et al. 2022). The scores are drawn by hand.
+    For one row of queries: the running maximum, the running sum of exponentials, and the factor on
+    the previous sum when the maximum grows, exp(old - new) (Milakov & Gimelshein 2018; Dao et al.
+    2022). The scores are made up.
     """
     side, left, head = 0.95, 1.4, 0.9
     bare(ax, 13.2, head + side * TILES + 0.85)

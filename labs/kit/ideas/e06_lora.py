@@ -28,9 +28,9 @@ def alt_low_rank(rank: int) -> str:
 
 @schematic(alt_low_rank, 9.5, 3.6, rank=([1, 2, 4, 8, 16], 8))
 def low_rank(ax: Axes, rank: int) -> None:
-    """LoRA beside a layer: the frozen matrix, and two thin ones that learn.
+    """LoRA beside a layer: the frozen matrix, and two thin trained ones.
 
-    The numbers trained are R(I + O), those of W are I·O (Hu et al. 2021).
+    R(I + O) numbers are trained; W has I·O (Hu et al. 2021).
     """
     scale = 0.021  # of a feature, as drawn
     bare(ax, 12.4, 5.2)
@@ -55,12 +55,12 @@ def low_rank(ax: Axes, rank: int) -> None:
 
 
 W = (9.7, -3.1, 0.12, 5.6, -9.9, 2.4)
-DELTA = (0.64, 0.25, 0.97, -0.38, -0.73, 0.11)  # what an adapter adds
+DELTA = (0.64, 0.25, 0.97, -0.38, -0.73, 0.11)  # an adapter's update
 WAYS = ("in place", "beside")
 
 
 def written(number: float) -> float:
-    """The number as a format of two decimal digits keeps it."""
+    """The number rounded to two significant decimal digits."""
     return float(f"{number:.1e}")
 
 
@@ -80,11 +80,10 @@ def alt_merging(way: str) -> str:
 
 @schematic(alt_merging, 9.5, 3.0, way=(list(WAYS), "in place"))
 def merging(ax: Axes, way: str) -> None:
-    """Into the weights and out again: added to W itself, or in a matrix beside it.
+    """Merging and unmerging: added to W itself, or in a separate matrix.
 
-    Numbers have two significant decimal digits here, as bfloat16 has eight binary ones: what is
-    lost where a sum reaches the next power of ten can be followed number by number (Hu et al. 2021,
-    section 4.1).
+    Numbers have two significant decimal digits here, as bfloat16 has eight binary ones, which makes
+    the loss visible where a sum reaches the next power of ten (Hu et al. 2021, section 4.1).
     """
     bare(ax, 12.6, 4.2)
     whole, merged, back = after(way)
@@ -112,14 +111,14 @@ def length(vector: tuple[float, float]) -> float:
 
 
 def turned(share: float) -> tuple[float, float]:
-    """V: the row with so much of its length more, in the direction of W + ΔW."""
+    """V: the row plus `share` of the update, towards W + ΔW."""
     v = ROW[0] + UPDATE[0], ROW[1] + UPDATE[1]
     wanted = share * length(ROW) / length(v)
     return v[0] * wanted, v[1] * wanted
 
 
 def compared(magnitude: float) -> str:
-    """The learned length beside the row's own, with which it begins."""
+    """The learned magnitude compared with the row's own, its initial value."""
     return (
         f"{magnitude:g} times the row's own" if magnitude != 1 else "the row's own, as at the start"
     )
@@ -133,7 +132,7 @@ def alt_lengths(magnitude: float) -> str:
 
 @schematic(alt_lengths, 9.5, 3.2, magnitude=([0.6, 0.8, 1.0, 1.2], 1.0))
 def lengths(ax: Axes, magnitude: float) -> None:
-    """A row of W as a vector: LoRA moves its end, DoRA turns it and learns its length apart.
+    """A row of W as a vector: LoRA moves its tip, DoRA rotates it and learns its length separately.
 
     y = m V / ‖V‖ with V = W + ΔW (Liu et al. 2024): the direction is V's, the length is m.
     """
@@ -206,7 +205,7 @@ def alt_adapter_places(method: str) -> str:
 
 @schematic(alt_adapter_places, 9.5, 3.4, method=(list(TOUCHED), "LoRA"))
 def adapter_places(ax: Axes, method: str) -> None:
-    """One block of a Llama, and where each method of fine-tuning puts what it trains."""
+    """One block of a Llama, and where each fine-tuning method puts its parameters."""
     wide, high = 1.25, 0.75  # of a box
     flow = ((0.65, 1.45), (2.9, 3.3), (4.95, 5.4), (7.1, 7.6), (8.95, 9.4), (11.1, 11.75))  # arrows
     bare(ax, 12.4, 4.2)
@@ -235,7 +234,7 @@ WORDS = ("the", "old", "boat", "sank")
 
 
 def readable(row: int, column: int, count: int) -> bool:
-    """Columns from 0 are the learned ones, then the text's."""
+    """True if the query sees the column; learned columns come first."""
     return column < count + row + 1
 
 
@@ -253,11 +252,11 @@ def alt_prefix_columns(learned: int) -> str:
 
 @schematic(alt_prefix_columns, 9.5, 2.8, learned=([1, 2, 3, 4], 2))
 def prefix_columns(ax: Axes, learned: int) -> None:
-    """Prefix tuning's mask: every token reads all n learned keys and values before the text,
-    always.
+    """Prefix tuning's mask: every token attends to all n learned keys and values before the
+    sequence.
 
-    (Li and Liang 2021.) The mask has n columns more, free for every row; the text is causal as
-    before.
+    (Li and Liang 2021.) The mask has n more columns, visible to every row; the sequence stays
+    causal.
     """
     left, top, side = 2.0, 0.9, 0.6
     bare(ax, 12.4, top + side * len(WORDS) + 0.6)
@@ -289,7 +288,7 @@ BATCHES = {
 
 
 def filled(batch: str) -> list[list[int]]:
-    """Each row's table, filled up with page 0 to the longest."""
+    """Each row's table, padded with page 0 to the longest."""
     tables = [TABLES[name] for name in BATCHES[batch]]
     longest = max(map(len, tables))
     return [table + [0] * (longest - len(table)) for table in tables]
@@ -306,9 +305,9 @@ def alt_adapter_pages(batch: str) -> str:
 
 @schematic(alt_adapter_pages, 9.5, 3.2, batch=(list(BATCHES), "fr, none, sql"))
 def adapter_pages(ax: Axes, batch: str) -> None:
-    """Adapters in pages of one rank, and the tables by which the rows of a batch find theirs.
+    """Adapters in pages of one rank, and the page tables of a batch's rows.
 
-    (Sheng et al. 2023, S-LoRA.) Page 0 holds zeros: it fills up what is shorter, and adds nothing.
+    (Sheng et al. 2023, S-LoRA.) Page 0 holds zeros: it pads shorter tables, and adds nothing.
     """
     hues = {"fr": lighter(BLUE, 0.3), "sql": lighter(ORANGE, 0.3), "zeros": lighter(GREEN, 0.6)}
     left = 1.9

@@ -13,8 +13,8 @@ from minitrain.lab.drawing.shapes import arrow, bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
-LARGEST = 2.6  # standard deviations, of 64 normal numbers in the mean
-FP4 = (0, 0.0625, 2, 3, 4, 6, 8, 12)  # over the largest, and their negatives
+LARGEST = 2.6  # standard deviations: mean maximum of 64 normal numbers
+FP4 = (0, 0.0625, 2, 3, 4, 6, 8, 12)  # divided by the largest, and their negatives
 LEVELS = {
     "INT4": tuple(step / 7 for step in range(-7, 8)),
     "FP4": tuple(sorted({sign * size / 12 for sign in (-1, 1) for size in FP4})),
@@ -27,12 +27,12 @@ LEFT, WIDE, GROUND = 0.5, 10.0, 2.5  # of the curve; below it are the shares
 
 
 def below(x: float) -> float:
-    """The share of weights under x, a fraction of the largest magnitude."""
+    """The share of weights below x, in units of the largest magnitude."""
     return 0.5 * (1 + math.erf(x * LARGEST / math.sqrt(2)))
 
 
 def shares(datatype: str) -> list[float]:
-    """The share of all weights that each level gets."""
+    """The share of weights rounded to each level."""
     levels = LEVELS[datatype]
     middles = [(low + high) / 2 for low, high in pairwise(levels)]
     edges = [0.0, *map(below, middles), 1.0]
@@ -54,11 +54,10 @@ def alt_quantile_levels(datatype: str) -> str:
 
 @schematic(alt_quantile_levels, 9.5, 4.4, datatype=(list(LEVELS), "INT4"))
 def quantile_levels(ax: Axes, datatype: str) -> None:
-    """A datatype's levels over the weights of a block, and the share of weights that each
-    gets.
+    """A datatype's levels over the weights of a block, and the share of weights rounded to each.
 
-    Weights are taken as normal; a block of 64 is divided by its largest magnitude, which is 2.6
-    standard deviations in the mean. A level gets what lies nearer to it than to its neighbours.
+    Weights are assumed normal; a block of 64 is divided by its largest magnitude, on average 2.6
+    standard deviations. A weight goes to its nearest level.
     """
     high = 1.9
     bare(ax, LEFT + WIDE + 0.5, GROUND + 2.95)
@@ -90,7 +89,7 @@ def weights(outlier: str) -> tuple[float, ...]:
 
 
 def scales(values: tuple[float, ...], size: int) -> list[float]:
-    """Each weight's: the largest magnitude of its block."""
+    """Each weight's scale: the largest magnitude of its block."""
     blocks = [values[i : i + size] for i in range(0, len(values), size)]
     return [max(map(abs, block)) for block in blocks for _ in block]
 
@@ -129,7 +128,7 @@ def alt_packed_block(block: str, outlier: str) -> str:
 
 @schematic(alt_packed_block, 9.5, 4.8, block=(list(BLOCKS), "8"), outlier=(["no", "yes"], "no"))
 def packed_block(ax: Axes, block: str, outlier: str) -> None:
-    """A block of weights on its way into bytes: divided, to the nearest level, two a byte."""
+    """Packing a block of weights: scaled, rounded to the nearest level, two per byte."""
     bare(ax, MARGIN + 8 * SIDE + 0.8, 5.75)
     values, size = weights(outlier), BLOCKS[block]
     scale, code = scales(values, size), codes(values, size)
@@ -160,7 +159,7 @@ def packed_block(ax: Axes, block: str, outlier: str) -> None:
     write(ax, MARGIN, 5.55, legend, 8.5, ha="left")
 
 
-OUTER = 256  # scales that share one of 32 bits
+OUTER = 256  # scales that share a 32-bit scale
 
 
 def parts(size: int) -> dict[str, tuple[float, ...]]:
@@ -180,8 +179,8 @@ def alt_scale_bits(block: int) -> str:
 
 @schematic(alt_scale_bits, 9.5, 2.8, block=([32, 64, 128, 256], 64))
 def scale_bits(ax: Axes, block: int) -> None:
-    """The full cost of a four-bit weight: its code, its share of a scale, and of the
-    scales'."""
+    """The full cost of a four-bit weight: its code, its share of a scale, and of the scale's
+    scale."""
     left, scale, high = 2.7, 1.15, 0.6  # a bit is 1.15 wide
     bare(ax, left + 5.2 * scale + 3.3, 3.0)
     for row, (words, bits) in enumerate(parts(block).items()):
@@ -205,7 +204,7 @@ BITS = {"codes": 4.127, "floats": 32.0}  # float32, as the lab computes
 
 
 def held(way: str) -> float:
-    """Bits a weight, of all layers, at the turn from forward to backward."""
+    """Bits per weight over all layers, at the end of forward."""
     return BITS["codes"] + (BITS["floats"] if way == WAYS[0] else 0)
 
 
@@ -219,7 +218,8 @@ def alt_made_again(way: str) -> str:
 
 @schematic(alt_made_again, 9.8, 3.4, way=(list(WAYS), WAYS[0]))
 def made_again(ax: Axes, way: str) -> None:
-    """A frozen four-bit layer between forward and backward: its weight in floats, or nothing."""
+    """A frozen four-bit layer between forward and backward: keeping its dequantized weight, or
+    nothing."""
     layers = 3
     left, step, wide, high = 0.9, 1.75, 1.45, 0.55
     bare(ax, left + 2 * layers * step + 0.6, 4.1)
@@ -274,10 +274,10 @@ def alt_rounded_away(adapter: int) -> str:
 
 @schematic(alt_rounded_away, 9.5, 3.4, adapter=([10, 30, 45, 60, 90], 30))
 def rounded_away(ax: Axes, adapter: int) -> None:
-    """The merge trap: what training added to a weight, against the distance of two levels.
+    """The merge trap: a weight's update against the distance of two levels.
 
-    A weight of the quantized base lies exactly on a level. The adapter moves it by a part of the
-    way to the next; rounded to the nearest level, it comes back, or goes too far.
+    A weight of the quantized base lies exactly on a level. The adapter moves it part of the way to
+    the next; rounding to the nearest level loses the update, or overshoots.
     """
     bare(ax, EDGE + SPAN + 1.0, 3.9)
     for row, title in enumerate(("base and adapter, 16 bits", "rounded to 4 bits anew")):
@@ -328,10 +328,9 @@ def alt_page_table(frames: int) -> str:
 
 @schematic(alt_page_table, 9.5, 3.0, frames=([3, 4, 5], 4))
 def page_table(ax: Axes, frames: int) -> None:
-    """A page table in time: which pages are in memory while an optimizer goes round its state.
+    """A page table in time: which pages are resident while an optimizer cycles through its state.
 
-    Five pages, two rounds, as many frames as the handle says; the page that was touched longest ago
-    makes room (least recently used).
+    Five pages, two rounds, frames set by the slider; the least recently used page is evicted.
     """
     left, step, high = 1.9, 0.62, 0.44
     bare(ax, left + step * PAGES * ROUNDS + 0.8, 1.0 + high * PAGES + 0.6)

@@ -30,7 +30,7 @@ def moved(bits: int) -> list[float]:
 
 
 def error(levels: list[float]) -> float:
-    """The root of the mean square, in the weights' own units."""
+    """The root mean square error, in the weights' units."""
     squares = [min((w - level) ** 2 for level in levels) for w in GRID_WEIGHTS]
     return (sum(squares) / len(squares)) ** 0.5
 
@@ -48,9 +48,9 @@ def alt_integer_grids(bits: int) -> str:
 
 @schematic(alt_integer_grids, 9.5, 2.8, bits=([2, 3, 4, 5], 3))
 def integer_grids(ax: Axes, bits: int) -> None:
-    """The levels of an integer grid: symmetric around zero, or moved by a zero point.
+    """The levels of an integer grid: symmetric around zero, or shifted by a zero point.
 
-    The weights are fixed, between -0.5 and 1; what changes is how few levels they must share.
+    The weights are fixed, between -0.5 and 1; the number of levels varies.
     """
     bare(ax, 12.4, 3.4)
     rows = {
@@ -83,7 +83,7 @@ SIDE = 0.34
 
 
 def outliers(count: int) -> list[int]:
-    """The first `count` of them, from left to right."""
+    """The first `count` outlier channels, from left to right."""
     return sorted(ORDER[:count])
 
 
@@ -103,7 +103,7 @@ def alt_outlier_columns(count: int) -> str:
 
 @schematic(alt_outlier_columns, 9.5, 3.2, count=(0, len(ORDER), 2))
 def outlier_columns(ax: Axes, count: int) -> None:
-    """LLM.int8(): the columns of outliers leave both matrices, and are multiplied apart.
+    """LLM.int8(): outlier columns are taken out of both matrices, and multiplied separately.
 
     Dettmers et al. 2022, section 3.2: T tokens times D channels, of which a few reach 6.
     """
@@ -140,7 +140,7 @@ HIGH = 2.4
 
 
 def after(alpha: float) -> tuple[list[float], list[float]]:
-    """max|x| and max|w| of each channel when the scale has moved."""
+    """max|x| and max|w| of each channel after smoothing."""
     scales = [x**alpha / w ** (1 - alpha) for x, w in zip(ACTIVATIONS, COLUMN_WEIGHTS)]
     weights = [w * s for w, s in zip(COLUMN_WEIGHTS, scales)]
     return [x / s for x, s in zip(ACTIVATIONS, scales)], weights
@@ -196,7 +196,7 @@ ROWS, WIDTH, GROUP, BLOCK = 4, 20, 10, 4
 
 
 def spans() -> list[tuple[int, int]]:
-    """The blocks: at most BLOCK columns, none over a group's start."""
+    """The blocks: at most BLOCK columns, none crossing a group's start."""
     return [
         (start, min(start + BLOCK, first + GROUP))
         for first in range(0, WIDTH, GROUP)
@@ -230,11 +230,10 @@ def alt_column_loop(column: int) -> str:
 
 @schematic(alt_column_loop, 9.5, 4.0, column=(0, WIDTH - 1, 5))
 def column_loop(ax: Axes, column: int) -> None:
-    """GPTQ's way through a matrix: columns that are rounded, that are corrected, that wait.
+    """GPTQ's order through a matrix: rounded, corrected, and waiting columns.
 
-    Within a block each error goes to the columns right of it at once; what is beyond the block gets
-    all of the block's errors in one matmul (Frantar et al. 2023, figure 2). No block crosses a
-    group.
+    Within a block each error goes to the columns right of it at once; columns beyond the block get
+    all of its errors in one matmul (Frantar et al. 2023, figure 2). No block crosses a group.
     """
     side, left, top = 0.5, 0.4, 1.0
     bare(ax, 12.0, 5.0)
@@ -274,7 +273,7 @@ def rounded(x: float, bits: int) -> int:
 
 
 def gradient(x: float, bits: int) -> int:
-    """1 where no code was clamped."""
+    """1 where the code is not clamped."""
     return int(abs(round(x)) <= largest(bits))
 
 
@@ -287,7 +286,7 @@ def alt_straight_through(bits: int) -> str:
 
 @schematic(alt_straight_through, 9.5, 3.8, bits=([2, 3], 3))
 def straight_through(ax: Axes, bits: int) -> None:
-    """The straight-through estimator: a staircase whose gradient is taken to be that of a ramp.
+    """The straight-through estimator: a staircase with the gradient of a ramp.
 
     Forward is round and clamp; backward is 1 where no code was clamped, and 0 outside (Bengio et
     al. 2013). The step is 1: the horizontal axis counts in steps.

@@ -24,7 +24,7 @@ RULES: dict[str, tuple[float, int | None, float | None]] = {
 
 
 def stages(rule: str) -> dict[str, list[float]]:
-    """The probabilities after the temperature and after each cut, scaled up to a sum of 1."""
+    """The probabilities after the temperature and after each cut, renormalized."""
     temperature, top_k, top_p = RULES[rule]
     left = _scaled([math.exp(logit / temperature) for logit in LOGITS])
     found = {f"temperature {temperature:g}": left}
@@ -42,7 +42,7 @@ def _scaled(odds: list[float]) -> list[float]:
 
 
 def kept(rule: str) -> tuple[list[float], list[float]]:
-    """The probabilities after the temperature, and what they are after both cuts."""
+    """The probabilities after the temperature, and after both cuts."""
     every = list(stages(rule).values())
     return every[0], every[-1]
 
@@ -60,8 +60,8 @@ def alt_token_cuts(rule: str) -> str:
 def token_cuts(ax: Axes, rule: str) -> None:
     """Temperature, top-k and top-p applied to a model's next-token probabilities.
 
-    Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p): of what top-k has left, the fewest whose
-    sum reaches p.
+    Fan et al. 2018 (top-k); Holtzman et al. 2020 (top-p): the smallest set left by top-k whose sum
+    reaches p.
     """
     margin, across, ground, high = 2.1, 1.6, 3.4, 3.6  # of the bars
     bare(ax, 11.8, 5.4)
@@ -134,7 +134,7 @@ def cache_steps(ax: Axes, tokens: int) -> None:
 
 
 class Moment(NamedTuple):
-    """Tables by text, what each block holds, and what has happened."""
+    """Block tables by sequence, each block's contents, and the event."""
 
     tables: dict[str, list[int]]
     content: dict[int, str]
@@ -180,9 +180,9 @@ def alt_block_tables(moment: str) -> str:
 
 @schematic(alt_block_tables, 9.5, 3.4, moment=(list(MOMENTS), "C writes"))
 def block_tables(ax: Axes, moment: str) -> None:
-    """Block tables of texts that share a beginning: who holds which block, moment by moment.
+    """Block tables of sequences with a shared prefix: the owners of each block over time.
 
-    Blocks of 4 tokens, as Kwon et al. 2023, section 4, draw them; six blocks in all.
+    Blocks of 4 tokens, as in Kwon et al. 2023, section 4; six blocks in all.
     """
     hues = {"A": lighter(BLUE, 0.5), "B": lighter(ORANGE, 0.5), "C": lighter(GREEN, 0.5)}
     bare(ax, 14.2, 4.6)
@@ -207,7 +207,7 @@ def block_tables(ax: Axes, moment: str) -> None:
 
 
 ROWS = 3
-ANSWERS = {"A": 3, "B": 8, "C": 5, "D": 4, "E": 2}  # steps, the first of which reads the prompt
+ANSWERS = {"A": 3, "B": 8, "C": 5, "D": 4, "E": 2}  # steps, the first of which is the prefill
 
 
 def static() -> list[list[str]]:
@@ -225,7 +225,7 @@ def static() -> list[list[str]]:
 
 
 def continuous() -> list[list[str]]:
-    """The same where a row that is free takes the next text at once."""
+    """The same if a free row takes the next request at once."""
     rows: list[list[str]] = [[] for _ in range(ROWS)]
     for name, steps in ANSWERS.items():
         row = min(rows, key=len)
@@ -249,7 +249,7 @@ def alt_batches(kind: str) -> str:
 
 @schematic(alt_batches, 9.5, 2.6, kind=(list(KINDS), "static"))
 def batches(ax: Axes, kind: str) -> None:
-    """Static and continuous batches, step by step: five texts, three rows.
+    """Static and continuous batches, step by step: five requests, three rows.
 
     After Orca (Yu et al. 2022), figure 3 and Sarathi (Agrawal et al. 2023) for chunks. A prompt's
     chunk is one step here; its length is written on it.
@@ -284,7 +284,7 @@ def ranges(along: str) -> int:
 
 
 def spoiled(along: str) -> int:
-    """In how many of them a large channel takes the levels from others."""
+    """The number of ranges in which a large channel coarsens the others."""
     return 0 if along == "channel" else GROUPS * GROUP
 
 
@@ -300,7 +300,7 @@ def alt_kv_ranges(keys: str) -> str:
 def kv_ranges(ax: Axes, keys: str) -> None:
     """KV quantization: keys share a range by channel, values by token.
 
-    Liu et al. 2024 (KIVI): some channels of keys are large in every token, none of the values' is.
+    Liu et al. 2024 (KIVI): some key channels are large in every token, no value channels are.
     """
     side = 0.38
     bare(ax, 13.4, 5.8)

@@ -13,7 +13,7 @@ DRAFTS = ["there", "was", "a", "little"]
 
 
 def told(kept: int) -> list[str]:
-    """The new text: the kept drafts, and one token of the target's."""
+    """The generated tokens: the accepted drafts, and one of the target's."""
     instead = ["in", "lived", "once", "young", "girl"]  # the target's own, after so many drafts
     return [*DRAFTS[:kept], instead[kept]]
 
@@ -36,8 +36,8 @@ def alt_speculative_round(kept: int) -> str:
 
 @schematic(alt_speculative_round, 9.5, 4.0, kept=(0, 4, 2))
 def speculative_round(ax: Axes, kept: int) -> None:
-    """A round of speculation: drafts one after the other, one pass of the target, and what is
-    kept."""
+    """A round of speculation: sequential drafts, one pass of the target, and the accepted
+    tokens."""
     left, across, wide, high = 4.2, 1.65, 1.4, 0.72
     bare(ax, left + 5 * across + 0.1, 5.2)
     rows = "draft model:\n4 passes, cheap", "target: one pass\nover 5 tokens", "new text"
@@ -75,12 +75,12 @@ def speculative_round(ax: Axes, kept: int) -> None:
 
 
 TARGET = [0.40, 0.25, 0.15, 0.10, 0.06, 0.04]
-FAR = [0.10, 0.15, 0.10, 0.05, 0.30, 0.30]  # a draft model that knows little
+FAR = [0.10, 0.15, 0.10, 0.05, 0.30, 0.30]  # a weak draft model
 LIKE = ["25%", "50%", "75%", "100%"]
 
 
 def draft(like: str) -> list[float]:
-    """q: so much of p, the rest of FAR."""
+    """q: a mixture of p and FAR."""
     share = int(like[:-1]) / 100
     return [share * p + (1 - share) * far for p, far in zip(TARGET, FAR)]
 
@@ -141,7 +141,7 @@ STORY = [
     "pot",
 ]
 LONGEST, MOST = 3, 3
-ENDS = {"Ben": 10, "saw": 11, "a": 12, "pot": 14}  # how many words are told
+ENDS = {"Ben": 10, "saw": 11, "a": 12, "pot": 14}  # number of words shown
 
 
 def found(count: int) -> tuple[int, int]:
@@ -174,7 +174,7 @@ def alt_found_again(end: str) -> str:
 
 @schematic(alt_found_again, 10.5, 2.4, end=(list(ENDS), "a"))
 def found_again(ax: Axes, end: str) -> None:
-    """Prompt lookup: where the text's last tokens stood before, what followed there is drafted."""
+    """Prompt lookup: drafts the continuation of an earlier occurrence of the last tokens."""
     wide = 0.86
     count = ENDS[end]
     start, size = found(count)
@@ -198,22 +198,22 @@ def found_again(ax: Axes, end: str) -> None:
     write(ax, 0.3, 2.75, words if size else "found nowhere: no draft", 9, ha="left")
 
 
-ACCEPTANCE, DRAFT = 0.8, 0.25  # of a draft; a draft's time, in passes
+ACCEPTANCE, DRAFT = 0.8, 0.25  # per draft token; a draft step's time, in target passes
 GROWTH = 0.05  # of a pass's time, for each token beyond the first
 
 
 def tokens(drafts: int) -> float:
-    """1 + a + … + a^g, in the mean."""
+    """The expected number, 1 + a + … + a^g."""
     return sum(ACCEPTANCE**i for i in range(drafts + 1))
 
 
 def seconds(drafts: int) -> float:
-    """In the target's passes over one token."""
+    """Time in units of a one-token pass of the target."""
     return drafts * DRAFT + 1 + GROWTH * drafts
 
 
 def summands(drafts: int) -> str:
-    """1 + 0.8 + 0.8², with dots where there are many."""
+    """1 + 0.8 + 0.8², with dots if there are many."""
     powers = ["1", f"{ACCEPTANCE:g}", *(f"{ACCEPTANCE:g}{'²³⁴⁵⁶⁷⁸'[i]}" for i in range(drafts - 1))]
     powers = powers[: drafts + 1]
     return " + ".join(powers if drafts < 4 else [*powers[:3], "…", powers[-1]])
@@ -229,8 +229,8 @@ def alt_round_cost(drafts: int) -> str:
 
 @schematic(alt_round_cost, 9.5, 3.4, drafts=(0, 8, 4))
 def round_cost(ax: Axes, drafts: int) -> None:
-    """Cost and yield of a round of speculation, beside the target alone, on one scale of
-    time."""
+    """Cost and yield of a round of speculation, compared with the target alone, on one time
+    axis."""
     left, unit = 2.2, 2.1
     bare(ax, 13.2, 4.9)
     for n in range(drafts):
@@ -270,7 +270,7 @@ PARENTS = [-1, -1, 0, 0, 1, 2]
 
 
 def way(node: int) -> list[int]:
-    """The nodes from the text to this one, itself last."""
+    """The path of nodes from the root to this one, inclusive."""
     before = way(PARENTS[node]) if PARENTS[node] >= 0 else []
     return [*before, node]
 
@@ -293,7 +293,7 @@ def alt_draft_tree(node: int) -> str:
 
 @schematic(alt_draft_tree, 10.5, 4.2, node=(0, 5, 3))
 def draft_tree(ax: Axes, node: int) -> None:
-    """A tree of drafts: what each node reads, and at which position it stands."""
+    """A tree of drafts: what each node attends to, and its position."""
     cell = 0.52
     bare(ax, 13.4, 5.3)
     for place, word in enumerate(TEXT):
@@ -330,7 +330,7 @@ HEADS = ["the target's own", "head 1", "head 2", "head 3"]
 
 
 def target_of(place: int, head: int) -> int | None:
-    """The token that trains this head at this place; head 0 is the target's own."""
+    """The target token of this head at this position; head 0 is the model's own head."""
     at = place + head + 1
     return at if at < len(SENTENCE) else None
 
@@ -349,7 +349,7 @@ def alt_further_heads(head: str) -> str:
 
 @schematic(alt_further_heads, 9.5, 3.6, head=(HEADS, "head 1"))
 def further_heads(ax: Axes, head: str) -> None:
-    """Medusa's heads: from one hidden vector each guesses another token, and is taught by the
+    """Medusa's heads: each predicts a different future token from one hidden vector, trained on the
     text."""
     across, wide = 1.45, 1.3
     number = HEADS.index(head)

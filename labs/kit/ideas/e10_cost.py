@@ -13,7 +13,7 @@ from minitrain.words import plural
 WIDTH, HEADS, TOKENS = 12288, 96, 2048
 SCORES = 5 * HEADS * TOKENS / WIDTH  # in units of h
 HUES = {"whole": BLUE, "cut": ORANGE, "scores": GREEN}
-KEPT = (  # operation, what it keeps, how much of it in units of h, kind
+KEPT = (  # operation, kept tensor, its size in units of h, kind
     ("norm", "2h", 2, "whole"),
     ("q, k, v", "2h", 2, "whole"),
     ("scores", "6h", 6, "cut"),
@@ -42,7 +42,7 @@ def shared(
 
 
 def held(tensor_ranks: int, sequence_parallel: str, recompute: str) -> dict[str, float]:
-    """In units of h, on one rank: of each kind."""
+    """Each kind's size on one rank, in units of h."""
     parts = shared(tensor_ranks, sequence_parallel, recompute)
     return {kind: size / ranks for kind, (size, ranks) in parts.items()}
 
@@ -54,7 +54,7 @@ def as_sum(parts: dict[str, tuple[float, int]]) -> str:
 
 
 def kilobytes(size: float) -> float:
-    """Kilobytes a token of `size` h."""
+    """Kilobytes per token for `size` in units of h."""
     return size * WIDTH / 1000
 
 
@@ -77,12 +77,13 @@ def alt_kept_tensors(tensor_ranks: int, sequence_parallel: str, recompute: str) 
     recompute=["none", "selective", "full"],
 )
 def kept_tensors(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute: str) -> None:
-    """Activations of one layer kept for backward, and the part that tensor parallelism splits.
+    """Activations of one layer kept for backward, and the part sharded by tensor parallelism.
 
     A layer of GPT-3's size (h 12,288, 96 heads, f 4h) at 2,048 tokens, attention not fused
-    (Korthikanti et al. 2022, section 4): bytes a token in 16 bits, each tensor below its operation.
+    (Korthikanti et al. 2022, section 4): bytes per token in 16 bits, each tensor below its
+    operation.
     """
-    left, wide, scale = 1.9, 1.06, 0.094  # a column; widths of the bar, for one h
+    left, wide, scale = 1.9, 1.06, 0.094  # column width; bar width per h
     bare(ax, left + wide * len(KEPT) + 0.1, 4.6)
     for y, words in ((0.6, "operation"), (1.6, "it keeps"), (3.25, "on one rank")):
         write(ax, left - 0.2, y, words, ha="right")
@@ -97,7 +98,7 @@ def kept_tensors(ax: Axes, tensor_ranks: int, sequence_parallel: str, recompute:
             fits = size * scale > 0.55
             box(ax, x, 2.95, size * scale, 0.6, HUES[kind], f"{size:.3g}h" if fits else "")
             if not fits:
-                first = kind == "whole"  # its words end with it: the next has its own above
+                first = kind == "whole"  # its label must fit: the next has its own above
                 place = x + (size * scale - 0.1 if first else size * scale / 2)
                 write(ax, place, 2.8, f"{size:.3g}h", 8.5, ha="right" if first else "center")
         x += size * scale
@@ -122,7 +123,7 @@ POINTS = (  # (days, price in thousand dollars)
 
 
 def front() -> list[tuple[float, float]]:
-    """The points that no other is as good as in both and better in one, by days."""
+    """The points not dominated by any other, sorted by days."""
     return [
         (days, price)
         for days, price in sorted(POINTS)

@@ -9,14 +9,14 @@ from minitrain.lab.drawing.shapes import arrow, bare, box, write
 from minitrain.lab.ideas.schematic import schematic
 from minitrain.words import plural
 
-PAGES = {  # what each rule would say of it
+PAGES = {  # each rule's verdict
     "prose": (),
     "a menu": ("bullets", "stop words"),
     "a stub": ("words", "stop words"),
     "keywords": ("stop words",),
     "teasers": ("ellipses", "broken lines"),
 }
-RULES = {  # a page is dropped that has
+RULES = {  # drops a page with
     "words": "fewer than 50",
     "ellipses": "over 0.1 a word",
     "bullets": "over 0.9 of lines",
@@ -26,7 +26,7 @@ RULES = {  # a page is dropped that has
 
 
 def reason(page: str, order: str) -> str:
-    """The first rule that it fails, "" where it passes all."""
+    """The first rule that the page fails, "" if none."""
     rules = list(RULES) if order == "as published" else list(RULES)[::-1]
     return next((rule for rule in rules if rule in PAGES[page]), "")
 
@@ -39,10 +39,9 @@ def alt_first_rule(order: str) -> str:
 
 @schematic(alt_first_rule, 9.5, 3.5, order=["as published", "turned round"])
 def first_rule(ax: Axes, order: str) -> None:
-    """Pages that go from rule to rule: each leaves at the first that it fails, and keeps the
-    reason.
+    """Pages pass through rules: each is dropped at the first it fails, with that reason.
 
-    The order decides who is counted for what, and never what is dropped.
+    The order changes the recorded reasons, never which pages are dropped.
     """
     left, wide, high = 1.7, 1.75, 0.62
     bare(ax, left + wide * len(RULES) + 1.5, 1.55 + high * len(PAGES))
@@ -83,7 +82,7 @@ def signature(page: dict[str, int], count: int) -> list[int]:
 
 
 def similarity() -> float:
-    """Jaccard's, of the two pages."""
+    """Jaccard similarity of the two pages."""
     return len(ONE.keys() & OTHER.keys()) / len(ONE.keys() | OTHER.keys())
 
 
@@ -98,9 +97,10 @@ def alt_smallest_values(hashes: int) -> str:
 
 @schematic(alt_smallest_values, 9.5, 4.6, hashes=(1, len(FUNCTIONS), len(FUNCTIONS)))
 def smallest_values(ax: Axes, hashes: int) -> None:
-    """MinHash: four hash functions order the shingles of two pages, each keeps its smallest.
+    """MinHash: for two pages, each of four hash functions keeps its smallest shingle hash.
 
-    The functions are h(x) = (a x + b) mod 17, permutations of 0 to 16 as the real ones are of 2^32.
+    The functions are h(x) = (a x + b) mod 17, permutations of 0 to 16; the real ones permute 2^32
+    values.
     """
     left, wide, high = 2.1, 1.5, 0.46
     bare(ax, 11.6, 6.3)
@@ -135,16 +135,16 @@ def smallest_values(ax: Axes, hashes: int) -> None:
 
 PLACES = 128
 LEFT, TOP, WIDE, HIGH = 1.0, 0.5, 7.0, 4.0
-COPIES = {"5%": 0.63, "15%": 0.285, "30%": 0.09}  # of the words replaced: the similarity
+COPIES = {"5%": 0.63, "15%": 0.285, "30%": 0.09}  # share of words replaced: similarity
 
 
 def meets(similarity: float, rows: int) -> float:
-    """1 - (1 - s^r)^b, with as many bands as there is room for."""
+    """1 - (1 - s^r)^b, with as many bands as fit."""
     return 1 - (1 - similarity**rows) ** (PLACES // rows)
 
 
 def half(rows: int) -> float:
-    """The similarity at which a pair meets with probability one half."""
+    """The similarity at which a pair collides with probability one half."""
     return (1 - 0.5 ** (rows / PLACES)) ** (1 / rows)
 
 
@@ -168,7 +168,8 @@ def alt_s_curve(rows: int) -> str:
 
 @schematic(alt_s_curve, 9.5, 4.4, rows=([1, 2, 4, 8, 16, 32], 4))
 def s_curve(ax: Axes, rows: int) -> None:
-    """The S-curve: how likely two documents meet, by how alike they are, for b bands of r rows."""
+    """The S-curve: the probability that two documents collide, by similarity, for b bands of r
+    rows."""
     bare(ax, 11.2, 5.5)
     steps = [i / 200 for i in range(201)]
     for other in (1, 2, 4, 8, 16, 32):
@@ -202,7 +203,7 @@ COUNT = 8
 
 
 def parents(read: int) -> list[int]:
-    """After so many pairs: the parent of each page."""
+    """The parent of each page after `read` pairs."""
     parent = list(range(COUNT))
     for pair in PAIRS[:read]:
         low, high = sorted(root(parent, page) for page in pair)
@@ -230,7 +231,7 @@ def alt_union_of_pairs(pairs_read: int) -> str:
 
 @schematic(alt_union_of_pairs, 9.5, 4.0, pairs_read=(0, len(PAIRS), 4))
 def union_of_pairs(ax: Axes, pairs_read: int) -> None:
-    """Union-find: pairs join groups, each of which is named by its first page."""
+    """Union-find: pairs merge groups, each represented by its first page."""
     bare(ax, 11.4, 5.0)
     parent = parents(pairs_read)
     for number, (i, j) in enumerate(PAIRS):
@@ -256,7 +257,7 @@ WORD = "abracadabra"
 
 
 def ordered(symbols: int) -> list[tuple[int, int]]:
-    """(start, rank) of the suffixes in their order; those that are equal so far share a rank."""
+    """(start, rank) of the suffixes in their order; suffixes still equal share a rank."""
     starts = sorted(range(len(WORD)), key=lambda start: WORD[start : start + symbols])
     keys = [WORD[start : start + symbols] for start in starts]
     return [(start, keys.index(key)) for start, key in zip(starts, keys)]
@@ -304,7 +305,7 @@ def sorted_suffixes(ax: Axes, symbols: int) -> None:
 
 SOURCES = {"good": 2.0, "books": 30.0, "crawl": 1000.0}  # billions of tokens
 BUDGET, MOST = 500.0, 4.0  # billions of tokens, passes over a source
-MARGIN, SCALE, WIDEST = 8.6, 0.3, 3.0  # of the bars on the right, a pass and the longest
+MARGIN, SCALE, WIDEST = 8.6, 0.3, 3.0  # of the bars on the right: start, width per pass, longest
 TEMPERATURES = {"1": 1.0, "2": 2.0, "5": 5.0, "inf": float("inf")}
 
 
@@ -329,7 +330,7 @@ def alt_tempered_shares(temperature: str) -> str:
 
 @schematic(alt_tempered_shares, 9.5, 3.6, temperature=(list(TEMPERATURES), "2"))
 def tempered_shares(ax: Axes, temperature: str) -> None:
-    """Weights of three sources by the temperature, and how often each is then read."""
+    """Weights of three sources by the temperature, and the resulting passes over each."""
     bare(ax, 12.2, 4.9)
     for x, words in ((1.9, "share of the tokens read"), (MARGIN, "passes over the source")):
         write(ax, x, 0.35, words, 9.5, ha="left", fontweight="bold")
@@ -358,13 +359,13 @@ def tempered_shares(ax: Axes, temperature: str) -> None:
     write(ax, 1.9, 4.55, "shares in proportion to size$^{1/T}$", 9, ha="left")
 
 
-DOCUMENTS = (3, 3, 2)  # tokens, each after an end
+DOCUMENTS = (3, 3, 2)  # tokens, each preceded by an end token
 LENGTH = 13
 CAUSAL, PACKED = "causal alone", "documents apart"
 
 
 def owners() -> list[int]:
-    """The document at each place; -1 is padding."""
+    """The document at each position; -1 is padding."""
     own = [number for number, size in enumerate(DOCUMENTS) for _ in range(size + 1)]
     return own + [-1] * (LENGTH - len(own))
 
@@ -385,7 +386,7 @@ def token(place: int) -> str:
 
 
 def wrong(mask: str) -> int:
-    """The number of pairs that reach across a border."""
+    """The number of visible pairs that cross a document boundary."""
     own, places = owners(), range(LENGTH)
     return sum(looks(p, q, mask) and own[p] != own[q] for p in places for q in places)
 
@@ -398,8 +399,8 @@ def alt_document_mask(mask: str) -> str:
 
 @schematic(alt_document_mask, 9.5, 5.0, mask=([CAUSAL, PACKED], PACKED))
 def document_mask(ax: Axes, mask: str) -> None:
-    """Three documents and padding in a row of thirteen places: who looks at whom, where each
-    begins."""
+    """Three documents and padding in a row of thirteen positions: attention mask and position
+    ids."""
     side, margin, top = 0.42, 3.2, 1.75
     bare(ax, 13.4, top + side * LENGTH + 0.4)
     targets = [token(p + 1) if p + 1 < LENGTH else "–" for p in range(LENGTH)]
@@ -435,12 +436,12 @@ BATCH, BEFORE = 2, 2
 
 
 def consumed(steps: int) -> int:
-    """Rows that all ranks together were given before the stop."""
+    """Rows dealt to all ranks before the stop."""
     return min(len(ORDER), steps * BATCH * BEFORE)
 
 
 def dealt(steps: int, after: int) -> list[tuple[int, int]]:
-    """(rank, step) of each place of the order; steps are counted anew after the stop."""
+    """(rank, step) of each position in the order; steps restart from 0 after the stop."""
     start, found = consumed(steps), []
     for place in range(len(ORDER)):
         ranks, at = (BEFORE, place) if place < start else (after, place - start)
@@ -449,7 +450,7 @@ def dealt(steps: int, after: int) -> list[tuple[int, int]]:
 
 
 def idle(steps: int, after: int) -> str:
-    """The ranks that have no row in the last step, in words."""
+    """Describes the ranks without a row in the last step."""
     last = dealt(steps, after)[-1][1]
     at_work = {rank for rank, step in dealt(steps, after)[consumed(steps) :] if step == last}
     without = [f"rank {rank}" for rank in range(after) if rank not in at_work]
@@ -467,7 +468,7 @@ def alt_resumed_stream(ranks_after: int, steps: int) -> str:
 
 @schematic(alt_resumed_stream, 9.5, 3.2, ranks_after=(1, 3, 3), steps=(1, 2, 1))
 def resumed_stream(ax: Axes, ranks_after: int, steps: int) -> None:
-    """A shuffled epoch dealt out to two ranks, stopped, and gone on with by three."""
+    """A shuffled epoch dealt to two ranks, stopped, and resumed on three."""
     left, wide = 1.6, 0.82
     bare(ax, left + wide * len(ORDER) + 1.0, 4.1)
     start = consumed(steps)

@@ -31,7 +31,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def newest(disk: FragileDisk) -> str:
-    """The checkpoint found by name alone."""
+    """The newest checkpoint, found by name alone."""
     content = disk.read(max(name for name in disk.names() if name.startswith("step-")))
     if content == sealed(b"the new state"):
         return "the new one"
@@ -39,7 +39,8 @@ def newest(disk: FragileDisk) -> str:
 
 
 def outcomes(way: str) -> list[tuple[str, list[str]]]:
-    """(operation, what may be the newest after a cut that follows it), from before the first."""
+    """(operation, possible newest checkpoints after a power cut following it), from before the
+    first."""
     disk = FragileDisk({OLD: sealed(b"the old state")})
     found = [("(none yet)", ["the old one"])]
     for operation, *names in WAYS[way]:
@@ -64,7 +65,7 @@ def alt_power_cuts(way: str) -> str:
 @schematic(alt_power_cuts, 10.0, 2.4, way=(list(WAYS), "renamed, not flushed"))
 def power_cuts(ax: Axes, way: str) -> None:
     """The checkpoint that survives a power cut, by operation, on the emulated disk."""
-    left, right, high = 2.6, 13.3, 0.5  # the columns of a way share what is between
+    left, right, high = 2.6, 13.3, 0.5  # horizontal extent of the columns, height of a row
     bare(ax, right, 2.9)
     columns = outcomes(way)
     step = (right - left) / len(columns)
@@ -121,8 +122,7 @@ def alt_saving_beside(way: str) -> str:
 
 @schematic(alt_saving_beside, 10.0, 2.6, way=(["waits", "beside"], "beside"))
 def saving_beside(ax: Axes, way: str) -> None:
-    """A save that the training waits for, and one that is written beside it. Units: one step's
-    time."""
+    """A blocking save, and one in the background. Time in units of one step."""
     left, high = 1.6, 0.55
     bare(ax, left + UNTIL + 2.2, 2.95)
     colors = {"step": BLUE, "copy": PINK, "write": ORANGE}
@@ -153,12 +153,12 @@ ELEMENTS = 22
 
 
 def size(ranks: int) -> int:
-    """Elements of a part, padding among them."""
+    """Elements per part, including padding."""
     return -(-ELEMENTS // ranks)
 
 
 def pieces(old: int, new: int) -> list[tuple[int, int, int, int]]:
-    """(rank, file, start, stop) of each read, in the whole tensor's elements."""
+    """(rank, file, start, stop) of each read, in elements of the whole tensor."""
     found = []
     for rank in range(new):
         for file in range(old):
@@ -180,7 +180,7 @@ def alt_resharding(old: int, new: int) -> str:
 
 @schematic(alt_resharding, 10.0, 2.7, old=([2, 3, 4], 4), new=([1, 2, 3, 4, 6], 3))
 def resharding(ax: Axes, old: int, new: int) -> None:
-    """A flat tensor in the files of n ranks, wanted by m: which rank reads what of which file."""
+    """A flat tensor saved by n ranks, loaded by m: which rank reads which range of which file."""
     colors = [BLUE, ORANGE, GREEN, PINK, "#7A5C00", "#444444"]
     left, cell, high = 2.2, 0.36, 0.5
     longest = max(old * size(old), new * size(new))
@@ -210,17 +210,17 @@ def resharding(ax: Axes, old: int, new: int) -> None:
 
 
 RANKS, STEPS, SLOW, MEET = 4, 2, 2, 0.5
-COMPUTE = 2.0  # of a rank that is well; the collective takes MEET
+COMPUTE = 2.0  # of a healthy rank; the collective takes MEET
 LEFT, TOP, HIGH = 1.5, 0.75, 0.5
 
 
 def waited(slower: float) -> float:
-    """The share of all ranks' time that is spent waiting."""
+    """The share of all ranks' time spent waiting."""
     return (RANKS - 1) * COMPUTE * (slower - 1) / (RANKS * (COMPUTE * slower + MEET))
 
 
 def _bracket(ax: Axes, slower: float) -> None:
-    """Over the first step of all ranks."""
+    """A bracket over the first step of all ranks."""
     step = COMPUTE * slower + MEET
     ends = [LEFT, LEFT, LEFT + step - 0.04, LEFT + step - 0.04]
     ax.plot(ends, [0.62, 0.5, 0.5, 0.62], color="#444444", linewidth=1.4)
@@ -238,7 +238,7 @@ def alt_waiting_ranks(slower: float) -> str:
 
 @schematic(alt_waiting_ranks, 10.0, 3.4, slower=([1.0, 1.5, 2.0, 3.0], 2.0))
 def waiting_ranks(ax: Axes, slower: float) -> None:
-    """Steps of ranks that meet in a collective: one is slow, and all are equally late."""
+    """Steps of ranks joined by a collective: one slow rank delays all equally."""
     step = COMPUTE * slower + MEET
     bare(ax, LEFT + STEPS * (3 * COMPUTE + MEET) + 0.3, 0.7 * RANKS + 1.7)
     _bracket(ax, slower)
@@ -267,7 +267,7 @@ IntervalSpan = tuple[float, float, str]  # from, to, what
 
 
 def phases(interval: float) -> list[IntervalSpan]:
-    """train, lost (trained, and not saved), save, restart."""
+    """Spans: train, lost (trained but not saved), save, restart."""
     now, found = 0.0, list[IntervalSpan]()
     for failure in (*FAILURES, MINUTES):
         while now < failure:
@@ -298,8 +298,7 @@ def alt_checkpoint_intervals(interval: float) -> str:
 
 @schematic(alt_checkpoint_intervals, 10.0, 1.9, interval=([4, 8, 16, 32], 16))
 def checkpoint_intervals(ax: Axes, interval: float) -> None:
-    """Checkpoint intervals: saves cost time, and work that was not saved is lost in a
-    failure."""
+    """Checkpoint intervals: saves cost time, and a failure loses unsaved work."""
     left, scale, high = 0.2, 0.1, 0.6
     bare(ax, left + scale * MINUTES + 0.2, 1.9)
     colors = {"train": BLUE, "lost": ORANGE, "save": PINK, "restart": "#444444"}

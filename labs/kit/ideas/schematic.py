@@ -1,4 +1,4 @@
-"""A picture of an idea that explains itself: drawn, put in words, tried at other values."""
+"""A schematic of an idea: drawn, described in alt text, and adjustable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schematic:
-    """`draw(ax, **values)` draws it; `alt(**values)` is its alt text, whose start is the title.
+    """`draw(ax, **values)` draws it; `alt(**values)` is its alt text, whose first sentence is the
+    title.
 
     choices: as `widgets.explore` takes them, from small to large; size: in inches, (width, height).
     """
@@ -30,11 +31,11 @@ class Schematic:
         widgets.explore(self.titled, alt=self.alt, inches=self.size, **self.choices)
 
     def picture(self, **values: Any) -> Rich:
-        """It at these values, and at the defaults of those that are not named."""
+        """The picture at these values, with defaults for the rest."""
         return widgets.painted(self.titled, self.alt, "", self.size, self._all(values))
 
     def words(self, **values: Any) -> str:
-        """Its alt text at these values, and at the defaults of those that are not named."""
+        """The alt text at these values, with defaults for the rest."""
         return self.alt(**self._all(values))
 
     def _all(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Schematic:
         return {**chosen, **values}
 
     def titled(self, ax: Axes, **values: Any) -> None:
-        """Drawn on given axes, under the first sentence of its alt text."""
+        """Draws on given axes, titled with the first sentence of the alt text."""
         self.draw(ax, **values)
         ax.set_title(self.alt(**values).partition(". ")[0])
 
@@ -50,7 +51,8 @@ class Schematic:
 def schematic(
     alt: Callable[..., str], width: float, height: float, **choices: widgets.Choice
 ) -> Callable[[Callable[..., None]], Schematic]:
-    """Makes a `Schematic` of a function that draws; a line break in the alt text is a space."""
+    """Decorator that makes a drawing function a `Schematic`; line breaks in alt text become
+    spaces."""
 
     def one_line(**values: Any) -> str:
         return " ".join(alt(**values).split())

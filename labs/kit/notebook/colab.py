@@ -17,7 +17,7 @@ KEEP = {"torch", "numpy", "jupyterlab", "ipykernel"}  # Colab's own; another ver
 
 
 def prepare_colab() -> None:
-    """After it `import minitrain` works, and the working folder is labs/, as in JupyterLab."""
+    """Makes `import minitrain` work, and labs/ the working folder, as in JupyterLab."""
     course = Path(__file__).resolve().parents[3]
     missing = missing_packages((course / "pyproject.toml").read_text(encoding="utf-8"))
     if missing:
@@ -29,7 +29,8 @@ def prepare_colab() -> None:
 
 
 def missing_packages(pyproject: str) -> list[str]:
-    """The package's own requirements that are not installed, torch and its like left out."""
+    """The package's own requirements that are not installed, without torch and other KEEP
+    packages."""
     block = re.search(r"^dependencies = \[(.*?)^\]", pyproject, re.DOTALL | re.MULTILINE)
     wanted = re.findall(r'^\s*"([^"]+)"', block[1], re.MULTILINE) if block else []
     names = {requirement: re.split(r"[^\w.-]", requirement)[0] for requirement in wanted}

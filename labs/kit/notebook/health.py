@@ -1,7 +1,7 @@
-"""Health checks of the machine, one line each: what is here, is it enough, what to do if not.
+"""Health checks of the machine, one line each: the finding, its verdict, and a remedy.
 
 Each check is a function that returns a `Finding`; `fail` means that labs cannot run, `warn` that
-something beside them (browser tests, a tight sandbox, downloads) is missing.
+something optional (browser tests, a strong sandbox, downloads) is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """All findings, one by one, so that a slow one does not hold back the others."""
+    """Yields findings one by one, so that a slow one does not delay the others."""
     for name, look in CHECKS.items():
         try:
             yield look()
@@ -51,7 +51,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _judged(name: str, is_well: bool, found: str, state: str, remedy: str) -> Finding:
-    """`state` and `remedy` are for what is not well."""
+    """`state` and `remedy` apply if it is not well."""
     return Finding(name, "ok", found) if is_well else Finding(name, state, found, remedy)
 
 
@@ -85,7 +85,7 @@ def _memory() -> Finding:
 
 
 def _memory_bytes() -> tuple[float, float]:
-    """Total and free; before set-up as Linux itself gives them."""
+    """Total and free bytes; before set-up from Linux itself."""
     try:
         import psutil
     except ModuleNotFoundError:
@@ -157,7 +157,7 @@ def _browser() -> Finding:
 
 
 def find_chromium() -> str | None:
-    """The browser that the tests drive, from the system's packages."""
+    """The browser for the tests, from the system's packages."""
     return next((path for path in map(shutil.which, CHROMIUM) if path), None)
 
 

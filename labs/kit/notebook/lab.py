@@ -1,15 +1,15 @@
-"""`lab = Lab("e02_data_parallel")`: what a notebook says to the course, and what it answers.
+"""`lab = Lab("e02_data_parallel")`: a notebook's interface to the course.
 
-    ring = lab.grade(ring)                 card; yours where it passes, the reference where not yet
-    lab.predict("bytes", guess)            a number before the answer is seen, then …
+    ring = lab.grade(ring)                 card; yours if it passes, else the reference
+    lab.predict("bytes", guess)            a guess before the measurement, then …
     lab.reveal("bytes", found, ranks=4)    … guess, formula and measurement side by side
-    lab.experiment("scaling", table)       keeps measured rows and checks what they must obey
+    lab.experiment("scaling", table)       stores measured rows and checks their constraints
     lab.answer("bottleneck", value)        checked against one's own records
     lab.size("hidden")                     from the lab's table SIZES, by the tier of this machine
-    lab.score()                            the sum, and what to read now
+    lab.score()                            the sum, and what to read next
     lab.reset()                            starts the lab over
 
-Whatever is earned is kept on disk (`progress.py`); every call may be run again.
+Progress is kept on disk (`progress.py`); every call may be repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from minitrain.words import plural
 
 Submitted = TypeVar("Submitted", bound=Callable[..., Any])
 
-# What the ranks of most labs use: the server imports it once, instead of every rank.
+# Modules used by most labs' ranks: the server imports them once, instead of every rank.
 RANKS_USE = ("minitrain.training.loop", "minitrain.parallel.ddp")
 
 # The columns of a lab's SIZES that a tier reads, the later over the earlier. `test` has the same
@@ -56,7 +56,7 @@ COLUMNS = {
 
 
 class Lab:
-    """One lab of the course, as its notebook sees it; printing it shows how far the learner is.
+    """One lab of the course, as used in its notebook; printing it shows the learner's progress.
 
     `tier`: cpu, gpu (one), multi (two or more) or test; by default that of the machine.
     """
@@ -77,7 +77,7 @@ class Lab:
             raise unknown_name("tier", self.tier, COLUMNS)
         self._progress = Progress(name, progress_folder)
         slips.install(name)
-        prepare(*RANKS_USE)  # the first launch of ranks then takes no longer than the others
+        prepare(*RANKS_USE)  # so that the first launch is as fast as later ones
         if self.progress == LabProgress(name):
             print(self)
         else:
@@ -94,7 +94,7 @@ class Lab:
 
     @property
     def _earned(self) -> set[str]:
-        """The items with all their points."""
+        """The items with full points."""
         return {name for name, (best, of) in self.progress.points.items() if best >= of}
 
     @property
@@ -113,7 +113,7 @@ class Lab:
         return self.machine.name
 
     def size(self, name: str) -> Any:
-        """A size from the lab's SIZES for this tier; what a tier lacks comes from the one below."""
+        """A size from the lab's SIZES for this tier; missing values come from the tier below."""
         found: dict[str, Any] = {}
         for column in COLUMNS[self.tier]:
             found |= self.checks.sizes.get(column, {})
@@ -137,7 +137,7 @@ class Lab:
         return submitted if passed else ours
 
     def predict(self, name: str, guess: float | None, unit: str = "") -> None:
-        """Keeps a guess, before the measured number is shown by `reveal`.
+        """Stores a guess, before `reveal` shows the measured number.
 
         unit: "B", "s", "%", any word, or "share", from 0 to 1, which is shown in percent.
         """
@@ -153,7 +153,8 @@ class Lab:
         display(guess_card(value, unit, data=data))
 
     def reveal(self, name: str, found: float, **given: Any) -> None:
-        """Shows the guess beside what was found, and what theory says of `given` (`Reveal`)."""
+        """Shows the guess beside the measurement, and the theoretical value for `given`
+        (`Reveal`)."""
         if name not in self.checks.reveals:
             raise unknown_name(f"reveal of {self.name}", name, self.checks.reveals)
         kept = self.progress.predictions.get(name)
@@ -166,7 +167,7 @@ class Lab:
         display(revealed_card(kept["unit"], numbers, told.note))
 
     def experiment(self, name: str, table: Any) -> None:
-        """Keeps a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
+        """Stores a measured table (list of dicts, dict of lists, DataFrame) and checks it."""
         item = self.checks.find("experiment", name)
         rows = [] if table is None else rows_of(table, name)
         if not rows:
@@ -188,7 +189,7 @@ class Lab:
         self._graded(item, kept, "", {"kind": "answer", "name": name, "value": kept})
 
     def score(self, read: str = "") -> None:
-        """The sum of the best results, what is missing, and what to read now."""
+        """The sum of the best results, what is missing, and what to read next."""
         display(score_card(self.name, self.checks.items, self.progress.points, read))
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""This machine in the words of a lab's first line: `torch 2.13 · CPU · 2 cores`."""
+"""Describes this machine for a lab's first line: `torch 2.13 · CPU · 2 cores`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Machine:
 
     @property
     def tier(self) -> str:
-        """cpu, gpu or multi: which column of a lab's SIZES is used."""
+        """cpu, gpu or multi: selects the column of a lab's SIZES."""
         return "cpu" if self.gpus == 0 else "gpu" if self.gpus == 1 else "multi"
 
     @property

@@ -1,4 +1,4 @@
-"""The learner's place in the course: every lab with its points, and what to do next.
+"""The learner's progress in the course: every lab with its points, and the next step.
 
 Titles and minutes are read from the labs themselves, points from the checks and the progress on
 disk; a lab that is added to `labs/` appears here without a change.
@@ -37,7 +37,7 @@ def standings(root: Path | None = None, progress_folder: Path | None = None) -> 
 
 def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
     cell = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
-    first = "".join(cell["source"])  # a text, or a list of lines
+    first = "".join(cell["source"])  # a string, or a list of lines
     title = re.search(r"^#\s+(.+)$", first, re.MULTILINE)
     minutes, before = MINUTES.search(first), BEFORE.search(first)
     items = load_lab(path.stem, root).items
@@ -55,7 +55,7 @@ def _standing(path: Path, root: Path, progress_folder: Path | None) -> Standing:
 
 
 def overview() -> None:
-    """Displays the map of the labs, the points so far, and where to go on."""
+    """Displays the map of the labs, the points so far, and the next step."""
     labs = standings()
     display(course_map(labs))
     display(overview_card(labs))
@@ -79,7 +79,7 @@ def overview_card(labs: list[Standing]) -> Rich:
 
 
 def _next(labs: list[Standing]) -> str:
-    """The first lab that is not done, and its first open item."""
+    """The first unfinished lab, and its first open item."""
     for lab in labs:
         if lab.open_items:
             rest = f"{len(lab.open_items)} to go, first: {lab.open_items[0]}"

@@ -1,8 +1,8 @@
-"""A learner's progress on disk: nothing that was earned is lost, whatever crashes.
+"""A learner's progress on disk: crash-safe, keeping the best scores.
 
-One JSON file a lab, in the user's data folder, one folder a checkout of the course. Each change is
-read-modify-write under a lock, to a new file that replaces the old one at once; the last good one
-stays beside it as `.bak` and is read where the file is broken. The best score is kept.
+One JSON file per lab, in the user's data folder, one folder per checkout. Each change is
+read-modify-write under a lock, to a new file that atomically replaces the old one; the last good
+one is kept as `.bak` and read if the file is corrupt. The best score is kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LabProgress:
 def progress_dir() -> Path:
     """The folder of this checkout; two clones on one machine do not mix.
 
-    A notebook of `solutions/` has one of its own: whoever runs it has not earned its points.
+    Notebooks of `solutions/` have a separate one: running them earns no points.
     """
     key = hashlib.sha256(str(course_root()).encode()).hexdigest()[:12]
     own = state_dir() / "progress" / key
@@ -42,14 +42,14 @@ def progress_dir() -> Path:
 
 
 class Progress:
-    """The file of one lab; `folder` is given by tests and by builds that must not touch it."""
+    """The file of one lab; `folder`: for tests and builds, which must not touch the user's."""
 
     def __init__(self, lab: str, folder: Path | None = None) -> None:
         self.lab = lab
         self.path = (folder or progress_dir()) / f"{lab}.json"
 
     def load(self) -> LabProgress:
-        """The progress on disk; of a broken file, its last good version; else a fresh start."""
+        """The progress on disk; for a corrupt file, the last good version; else empty."""
         found = _read(self.lab, self.path) or _read(self.lab, self._backup)
         return found or LabProgress(self.lab)
 
@@ -67,7 +67,7 @@ class Progress:
         self._update(lambda now: getattr(now, kind).__setitem__(name, value))
 
     def reset(self) -> Path | None:
-        """Forgets everything; returns the file in which it stays, or None where nothing was."""
+        """Clears all progress; returns the backup file, or None if there was none."""
         if self.load() == LabProgress(self.lab):
             return None
         old = self.path.with_suffix(".before-reset")
@@ -101,7 +101,7 @@ def _read(lab: str, path: Path) -> LabProgress | None:
 
 
 def _parse(lab: str, text: str) -> LabProgress:
-    """The fields that are of the right kind; a file that is not ours is a ValueError."""
+    """The fields of valid type; ValueError for a foreign file."""
     raw = json.loads(text)
     if not isinstance(raw, dict) or raw.get("lab") != lab:
         raise ValueError(f"not the progress of {lab}")

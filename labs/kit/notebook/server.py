@@ -1,7 +1,7 @@
 """JupyterLab with the course's settings: no kernel dialog, no news, line numbers, cell timing.
 
-The settings lie in `jupyter/overrides.json` beside it, the look of tabs in `jupyter/custom.css`;
-the user's own are kept apart, and win.
+The settings are in `jupyter/overrides.json`, the tabs' style in `jupyter/custom.css`; the user's
+own are separate, and take precedence.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def server_command(
         *(sys.executable, "-m", "jupyterlab"),
         f"--ServerApp.root_dir={root}",
         f"--LabApp.app_settings_dir={SETTINGS}",
-        "--LabApp.custom_css=True",  # a custom.css of the user's own takes its place
+        "--LabApp.custom_css=True",  # the user's own custom.css replaces it
         f"--ServerApp.tornado_settings={ {'static_custom_path': styles} }",
         f"--LabApp.default_url=/lab/tree/{page.relative_to(root).as_posix()}",
-        "--log-level=ERROR",  # the address is said all the same
+        "--log-level=ERROR",  # the address is printed anyway
         "--LabApp.log_level=ERROR",
         f"--ServerApp.jpserver_extensions={unused}",
         "--LabApp.news_url=None",
@@ -47,11 +47,11 @@ def server_command(
 
 
 def environment() -> dict[str, str]:
-    """Variables for the server's kernels: a file of the course runs before their first cell."""
+    """Variables for the server's kernels: a course file runs before their first cell."""
     startup = str(SETTINGS / "kernel_startup.py")
-    return {"PYTHONSTARTUP": startup, **os.environ}  # one of the user's own wins
+    return {"PYTHONSTARTUP": startup, **os.environ}  # the user's own wins
 
 
 def is_root() -> bool:
-    """In a container one often is; Jupyter then wants to be told that it is meant."""
+    """True for root, as often in containers; Jupyter then needs an explicit flag."""
     return hasattr(os, "geteuid") and os.geteuid() == 0

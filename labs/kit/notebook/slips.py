@@ -1,4 +1,4 @@
-"""A NameError in a cell is mostly an earlier cell not run: a card in place of a traceback.
+"""Replaces the traceback of a NameError, mostly due to an earlier cell not run, by a card.
 
 Installed by `Lab`, and by the kernels of `make lab` before any cell runs, so that it also helps
 after a restart, when there is no `lab`.
@@ -19,9 +19,9 @@ RUN_ABOVE = "After a restart: Run > Run All Above Selected Cell."
 
 
 def install(lab: str | None = None) -> None:
-    """Explains NameErrors of cells from now on; of a plain Python or a test, nothing changes.
+    """Explains NameErrors of cells from now on; has no effect in plain Python or a test.
 
-    lab: its notebook is searched where Jupyter does not say which notebook this kernel runs.
+    lab: its notebook is searched if Jupyter does not say which one this kernel runs.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or not hasattr(shell, "kernel"):
@@ -65,7 +65,7 @@ def defined_under(name: str, notebook: Path | None) -> str:
 
 
 def _in_a_cell(shell: Any, trace: TracebackType) -> bool:
-    """Did a line of the cell itself ask for the name, and not one of a library?"""
+    """True if the name was used in the cell itself, not in a library."""
     while trace.tb_next:
         trace = trace.tb_next
     return trace.tb_frame.f_globals is shell.user_global_ns

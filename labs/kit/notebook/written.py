@@ -13,10 +13,10 @@ from minitrain.lab.grading.submission import holds_stub
 
 
 def not_yet(submitted: Any) -> str:
-    """Why there is nothing to grade, in a sentence; nothing where there is.
+    """A sentence why there is nothing to grade, or "".
 
-    A function or class that still holds the lab's own mark, or whose cell was run last with an
-    error of syntax: what `submitted` is was then defined by an earlier run.
+    Covers a function or class that still has the lab's stub mark, or whose cell last had a syntax
+    error: `submitted` then comes from an earlier run.
     """
     name = submitted.__name__
     broken = _syntax_error(name)
@@ -36,15 +36,15 @@ def _functions_of(submitted: Any) -> list[FunctionType]:
 
 
 def _is_unfilled(function: FunctionType) -> bool:
-    """Does it still hold the line that the lab came with?"""
+    """True if it still contains the lab's stub line."""
     try:
         return holds_stub(inspect.getsource(function))
-    except (OSError, SyntaxError):  # defined where no source is kept
+    except (OSError, SyntaxError):  # defined without available source
         return False
 
 
 def _syntax_error(name: str) -> str:
-    """The syntax error of the cell that was to define `name`, if it was the last one that tried."""
+    """The syntax error of the last cell that tried to define `name`, if any."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     ran = shell.user_ns.get("In", []) if shell else []
     heading = re.compile(rf"^(?:def|class) {re.escape(name)}\b", re.MULTILINE)

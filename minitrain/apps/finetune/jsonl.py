@@ -1,11 +1,11 @@
-"""A .jsonl file of examples, an object a line, in any of three forms:
+"""A .jsonl file of examples, one object per line, in any of three forms:
 
     {"prompt": "Translate: dog", "completion": " chien"}
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
     {"text": "learned whole"}
 
-With messages there may be tools, documents and chat_template_kwargs, for the model's template.
-A line that has none of the forms, or two, is named by its number.
+Messages may come with tools, documents and chat_template_kwargs for the model's template. An error
+about a line with none of the forms, or two, names its number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Chat:
-    messages: tuple[dict[str, object], ...]  # role, content, and what else the template reads
+    messages: tuple[dict[str, object], ...]  # role, content, and other fields the template reads
     given: Mapping[str, object] = field(default_factory=dict)  # tools, …
 
 

@@ -31,12 +31,12 @@ LORA_RATE = 1e-3
 RANKED = ("lora", "rslora", "lora+", "dora", "pissa")
 SOFT = ("prefix", "p-tuning-v2", "prompt")
 BOTTLENECKS = ("houlsby", "parallel")
-MERGED = (*RANKED, "ia3", "norm")  # into weights that the model has
+MERGED = (*RANKED, "ia3", "norm")  # into existing weights
 METHODS = (*RANKED, "ia3", *BOTTLENECKS, "bitfit", "norm", *SOFT, "full")
 
 
 def read_text_name(text: str) -> str:
-    """A domain of the corpus, a text that can be fetched, or a file or folder that is there."""
+    """A domain of the corpus, a text that can be fetched, or an existing file or folder."""
     if text not in (*domains(), *NAMED) and not named(text).exists():
         raise InputError(
             f"there is no text {text!r:.80}: give a .jsonl file, a text file, a folder of .txt and "
@@ -139,7 +139,7 @@ class FinetuneOptions:
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """The given options of `adapt`."""
+        """The given options for `adapt`."""
         names = ("rank", "alpha", "dropout", "targets", "tokens", "bottleneck")
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
@@ -164,7 +164,7 @@ class Job:
 
 
 def stored_job(folder: Path) -> tuple[str, FinetuneOptions]:
-    """The model and the options of a run."""
+    """The model and the options of a stored run."""
     try:
         stored = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         model = stored.pop("model")

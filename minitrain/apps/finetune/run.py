@@ -1,8 +1,8 @@
 """One fine-tuning run: opens the model, adapts it, trains, and reports learning and forgetting.
 
-adapter/          the result, in PEFT's files (of --method full: model/, a Hugging Face folder)
-step-…/           checkpoints of the adapter and its optimizer, from which --resume goes on
-finetune.json     the options      metrics.jsonl   a line a step      before.json   the perplexities
+adapter/          the result, in PEFT's files (for --method full: model/, a Hugging Face folder)
+step-…/           checkpoints of the adapter and its optimizer, from which --resume continues
+finetune.json     the options      metrics.jsonl   one line per step  before.json   the perplexities
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Run:
     device: torch.device
 
     def perplexity(self, rows: Packed) -> float:
-        """exp of the nats a learned token, with dropout off."""
+        """exp of the nats per learned token, with dropout off."""
         model, batch = self.state.model, self.job.options.batch
         model.eval()
         loss = evaluate(model, Loader(rows, batch, shuffle=False))
@@ -87,7 +87,7 @@ class Run:
 
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that a run changes, and those from which PiSSA began."""
+    """The tensors that a run changes, and PiSSA's initial factors."""
     tensors = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     for path, layer in adapted_layers(model).items():
         own = {n: b for n, b in layer.adapter.named_buffers() if n.startswith("first_")}
@@ -97,7 +97,7 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 def run(job: Job) -> tuple[str, bool]:
     """The summary, and whether it was interrupted."""
-    if checkpoints(Path(job.model)):  # the run may go on, and its newest be another one then
+    if checkpoints(Path(job.model)):  # the run may continue and write a newer one
         job = replace(job, model=str(newest_checkpoint(Path(job.model))))
     prepared = prepare(job)
     with sole_writer(job.folder):
@@ -108,7 +108,7 @@ def run(job: Job) -> tuple[str, bool]:
 
 
 def prepare(job: Job) -> Run:
-    """Prepares the run; every mistake is found here, before anything is written."""
+    """Prepares the run; every input error is found here, before anything is written."""
     options, device = job.options, find_device(job.device)
     model, files = open_model(job.model, device, getattr(torch, options.dtype))
     if options.length > model.config.max_length:
@@ -235,7 +235,7 @@ def write_result(run: Run) -> Path:
 
 
 def memory_in_use(device: torch.device) -> str:
-    """The peak that CUDA has held, or the memory of this process now."""
+    """CUDA's peak memory, or this process's current memory."""
     if device.type == "cuda":
         return memory_text(torch.cuda.max_memory_allocated(device))
     return memory_text(psutil.Process().memory_info().rss)

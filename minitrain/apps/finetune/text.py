@@ -1,9 +1,9 @@
-"""The texts of a fine-tuning run as rows of tokens: new ones to learn, new and old ones held out.
+"""Token rows for a fine-tuning run: new text to train on, new and old text held out.
 
-Prompts are masked: their targets are -100. In a chat the assistant's turns are learned, with the
-tokens by which the model's own template ends them. {"text": …} is learned whole, as is a text file,
-a folder, or a domain of the corpus. Each example is encoded as one text, as inference encodes it,
-and a token is learned if any of its characters is.
+Prompts are masked: their targets are -100. In a chat the loss covers the assistant's turns, with
+the tokens that end them in the model's own template; in {"text": …}, a text file, a folder, or a
+domain of the corpus, it covers all tokens. Each example is encoded as one string, as at inference,
+and a token counts if any of its characters does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minitrain.model.hub.text import TextFiles, encode, open_tokenizer
 HELD_OUT = 0.1  # of the examples, at least one
 MOST_HELD_OUT_ROWS = 64
 HELD_OUT_BYTES = 60_000
-CORPUS_BYTES = 1_000_000  # whatever the steps, so that more of them find the same text
+CORPUS_BYTES = 1_000_000  # whatever the steps, so that more steps read the same text
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Texts:
 
 
 class Encoder:
-    """The model's own tokenizer, with the tokens that begin and end a text."""
+    """The model's own tokenizer, with the tokens that begin and end a sequence."""
 
     def __init__(self, files: TextFiles) -> None:
         self.backend = open_tokenizer(files.tokenizer)
         self.chat = ChatTemplate.of(files.tokenizer)
         any_text = self.backend.encode("a")
-        own = any_text.sequence_ids  # None for the tokens put around every text
+        own = any_text.sequence_ids  # None for the tokens put around every sequence
         self.first = any_text.ids[: own.index(0)] if 0 in own else []
         self.backend.post_processor = processors.ByteLevel(trim_offsets=False)  # spaces count
         if files.eos_ids:
@@ -62,7 +62,7 @@ class Encoder:
         return encode(self.backend, text, add_special_tokens=False)
 
     def encoded(self, example: Example | Chat) -> tuple[list[int], list[int]]:
-        """Tokens, and for each whether it is learned."""
+        """Tokens, and for each whether it counts in the loss."""
         if isinstance(example, Chat):
             first, pieces = [], self.pieces(example)  # the template writes the first tokens
         else:
@@ -73,7 +73,7 @@ class Encoder:
         return [*first, *text.ids], [0] * len(first) + learned
 
     def pieces(self, chat: Chat) -> list[str]:
-        """The rendered conversation, cut so that every second piece is learned."""
+        """The rendered conversation, split so that every second piece counts in the loss."""
         if self.chat is None:
             raise InputError(
                 'the text has chats, {"messages": …}, and this model has no chat template: use a '
@@ -133,7 +133,7 @@ def read_examples(name: str, options: FinetuneOptions) -> tuple[list[Text], list
 
 
 def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
-    """A part drawn by `seed` is held out; of a single text, its end."""
+    """Holds out a part drawn by `seed`; for a single text, its end."""
     if len(examples) == 1:
         text = getattr(examples[0], "completion", "")
         cut = int(len(text) * (1 - HELD_OUT))
@@ -147,15 +147,15 @@ def split_off(examples: list[Text], seed: int) -> tuple[list[Text], list[Text]]:
 
 
 def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
-    """Packed rows, whose targets are masked by the flags, which are packed the same way.
+    """Packed rows, whose targets are masked by equally packed flags.
 
-    Packing puts the end token before each document, where inference has none; it stays only before
-    text that is learned whole, and a prompt takes its place.
+    Packing puts the end token before each document, which inference does not; it is kept only for
+    fully learned text, and a prompt replaces it.
     """
     encoded = [encoder.encoded(example) for example in examples]
     read = [learned[:1] == [0] for _, learned in encoded]
     tokens, flags = ([each[i][r:] for each, r in zip(encoded, read)] for i in (0, 1))
-    fits = max(map(len, tokens)) < length  # one place is the end token's
+    fits = max(map(len, tokens)) < length  # one position is for the end token
     laid = pack if fits else pack_stream
     packed, learned = laid(tokens, length, encoder.end), laid(flags, length, 1)
     owners, begins = np.unique(packed.documents, return_index=True)
@@ -164,4 +164,4 @@ def rows_of(examples: list[Text], encoder: Encoder, length: int) -> Packed:
             packed.tokens.view(-1)[begin] = encoded[owner][0][0]
     targets = torch.where(learned.targets == 1, packed.targets, IGNORED)
     rows = Packed(packed.tokens, targets, packed.documents)
-    return rows[rows.valid.any(dim=1)]  # a row of nothing but a long prompt teaches nothing
+    return rows[rows.valid.any(dim=1)]  # a row with only a prompt has no targets

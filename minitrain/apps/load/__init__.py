@@ -1,1 +1,1 @@
-"""`python -m minitrain load`: a server under more and more requests."""
+"""`python -m minitrain load`: a load test at increasing request rates."""

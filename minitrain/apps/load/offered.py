@@ -1,9 +1,10 @@
-"""Sends each request to a server with OpenAI's interface at its time, and times the answer.
+"""Sends each request at its scheduled time to a server with OpenAI's API, and times the answer.
 
 Prompts are lists of tokens, so that their lengths are exact and tokenizing is not measured. Answers
 are streamed, each piece timed when it arrives. Latencies count from when a request *should* have
-been sent: a client that is itself late reports it (`Told.late`). Any server with /v1/completions
-will do; ours and vLLM know `ignore_eos`, which makes answers exactly as long as requested.
+been sent: a client that falls behind reports it (`Told.late`). Works with any server that has
+/v1/completions; ours and vLLM support `ignore_eos`, which makes answers exactly as long as
+requested.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SHOWN = 300  # characters of a server's error
 
 
 def waited_for(work: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; on a thread of its own if this one runs a loop, as in a notebook."""
+    """The coroutine's result; run on a new thread if this one has an event loop, as in a
+    notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -47,7 +49,7 @@ class Server:
     """`url` with or without its /v1."""
 
     url: str
-    model: str | None = None  # None: the first it serves
+    model: str | None = None  # None: the server's first
     api_key: str | None = None
     ignore_eos: bool = True
     timeout: float = 600.0  # of silence, in seconds
@@ -57,7 +59,7 @@ class Server:
         return self.url.rstrip("/").removesuffix("/v1")
 
     def client(self) -> httpx.AsyncClient:
-        """A client without a limit of connections, which would be a hidden queue."""
+        """A client without a connection limit, which would be a hidden queue."""
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         return httpx.AsyncClient(
@@ -77,7 +79,7 @@ class Server:
 
 
 async def served_model(server: Server) -> str:
-    """The first model that it serves; InputError if no such server answers."""
+    """The server's first model; InputError if no such server answers."""
     try:
         async with server.client() as client:
             response = await client.get("/v1/models", timeout=min(server.timeout, 10.0))
@@ -99,7 +101,7 @@ async def served_model(server: Server) -> str:
 async def offer(
     server: Server, asks: Sequence[Ask], ended: Callable[[Told], None] = lambda result: None
 ) -> list[Told]:
-    """The result of each request, in their order; `ended` is called with each as it ends."""
+    """The result of each request, in their order; `ended` is called with each as it finishes."""
     start = time.perf_counter()
     async with server.client() as client:
 
@@ -113,7 +115,7 @@ async def offer(
 
 
 async def asked(client: httpx.AsyncClient, server: Server, ask: Ask, due: float) -> Told:
-    """One request, streamed to its end; whatever goes wrong becomes its `failed`."""
+    """One request, streamed to its end; any error becomes its `failed`."""
     times, late = Times(due, started=due), time.perf_counter() - due
     prompt_tokens, new_tokens, failed = len(ask.prompt), 0, None
     try:
@@ -155,7 +157,7 @@ async def chunks(response: httpx.Response) -> AsyncIterator[tuple[float, dict]]:
 
 
 def brings_text(chunk: dict) -> bool:
-    """True unless the chunk only has the reason of the end, or the usage."""
+    """True unless the chunk holds only the finish reason or the usage."""
     choices = chunk.get("choices") or []
     return any(one.get("text") or not one.get("finish_reason") for one in choices)
 

@@ -27,7 +27,7 @@ MOST_TOKENS = 10**6
 
 
 def read_url(text: str) -> str:
-    """An address with a host, which need not answer yet."""
+    """An address with a host, which need not be reachable yet."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or not text.isprintable():
         raise ValueError

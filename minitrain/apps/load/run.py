@@ -26,14 +26,14 @@ from minitrain.words import count_text, plural, seconds_text
 
 INTERRUPTED = 130
 PERCENTILES = (50, 90, 99)
-LATE = 0.05  # seconds; a later client measures itself
+LATE = 0.05  # seconds; a client later than this measures itself
 PANELS = {"first_token": "first token", "between_tokens": "between tokens", "total": "end to end"}
 SHORT = {"first_token": "TTFT", "between_tokens": "TBT", "total": "E2E"}
 Measured = list[tuple[float, Summary]]  # by rate
 
 
 def run(options: LoadOptions) -> None:
-    """Sweeps and reports; after Ctrl-C, reports the rates that were complete."""
+    """Sweeps and reports; after Ctrl-C, reports the completed rates."""
     server = Server(
         options.url, options.model, options.api_key, not options.may_stop, options.timeout
     )
@@ -133,7 +133,7 @@ def faults(rate: float, one: Summary) -> list[str]:
 
 
 def as_plain(options: LoadOptions, measured: Measured) -> dict[str, object]:
-    """JSON has no nan and no inf: a percentile of nothing is null, and all at once is "inf"."""
+    """JSON has no nan or inf: an empty percentile is null, and an unlimited rate is "inf"."""
     hidden = ("api_key", "picture", "json", "rates")
     typed = {name: value for name, value in vars(options).items() if name not in hidden}
     typed["trace"] = None if options.trace is None else str(options.trace)
@@ -162,7 +162,7 @@ def plain(rate: float, one: Summary) -> dict[str, object]:
 
 
 def draw(options: LoadOptions, measured: Measured) -> None:
-    """Tokens a second across, seconds up: a line for each percentile, a point for each rate."""
+    """Tokens per second on x, seconds on y: a line for each percentile, a point for each rate."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     from minitrain.lab.drawing.colors import COLORS

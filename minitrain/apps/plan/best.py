@@ -1,4 +1,4 @@
-"""`python -m minitrain plan`: the best cuts of a run over a cluster, and their costs."""
+"""`python -m minitrain plan`: the best parallel layouts of a run on a cluster, and their costs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Answer:
 
 
 def answer(options: PlanOptions) -> Answer:
-    """By time: on all chips. By cost: on the cheapest number of them, by halvings."""
+    """By time: on all chips. By cost: on the cheapest number, found by halving."""
     if options.rank == "time":
         found = searched(options, options.gpus)
         return Answer(found, [cost(options, step) for step in found.steps])
@@ -87,7 +87,7 @@ def answer(options: PlanOptions) -> Answer:
 
 
 def fitting(options: PlanOptions, gpus: int) -> Found | None:
-    """None where no plan fits so few."""
+    """None where no plan fits this few chips."""
     try:
         return searched(options, gpus)
     except InputError:
@@ -174,7 +174,7 @@ def parts_bar(step: Step, width: int = 40) -> str:
 
 
 def pipeline_picture(step: Step, columns: int = 80) -> str:
-    """The first microbatches of up to eight stages: forwards, backwards, and waiting."""
+    """The first microbatches of up to eight stages: forward, backward, and idle time."""
     from minitrain.planning.step.step import timeline
 
     plan = step.run.plan

@@ -1,4 +1,4 @@
-"""`python -m minitrain plan front`: offers in days and dollars, and those that none beats."""
+"""`python -m minitrain plan front`: offers in days and dollars, and their Pareto front."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def gathered(asked: FrontOptions, training: Training) -> list[Offered]:
 
 
 def chosen(options: list[Offered], days: float, asked: FrontOptions) -> Offered | None:
-    """None if no offer meets one of the usual deadlines; a given one is an error then."""
+    """The cheapest offer within `days`; None if none meets a default deadline, else InputError."""
     from minitrain.planning.money.cost import cheapest_by
 
     if asked.deadline is None and min(option.days for option in options) > days:
@@ -186,7 +186,7 @@ def cells(option: Offered) -> dict[str, str]:
 
 
 def short_date(date: str) -> str:
-    """Its first word, unless that is no date."""
+    """Its first word, if that is a date."""
     return date.split()[0] if date[:2] == "20" else "undated"
 
 
@@ -228,7 +228,7 @@ def chip_lines(asked: FrontOptions, options: list[Offered]) -> list[str]:
 def draw(
     asked: FrontOptions, training: Training, options: list[Offered], front: list[Offered]
 ) -> None:
-    """Each offer a point, days across and dollars up; the front is a line."""
+    """One point per offer, days on x and dollars on y; the front is a line."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     from minitrain.lab.drawing.colors import COLORS, INK

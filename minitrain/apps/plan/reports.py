@@ -42,7 +42,7 @@ def predict(
 
 
 def write_array(estimates: Iterator[dict]) -> None:
-    """Writes JSON as it comes, so that 100,000 runs need no memory."""
+    """Streams JSON, so that 100,000 runs need no memory."""
     print("[", end="")
     for i, estimate in enumerate(estimates):
         print("," * (i > 0) + "\n" + jsons.dumps(estimate), end="")
@@ -158,7 +158,7 @@ def power_cells(row: dict, band: str) -> dict[str, str]:
 
 
 def power_rows(gpus: int, compute: float, wait: float) -> list[dict]:
-    """Watts of each way, over 60 steps; `hz` of the largest amplitude in the grid's band."""
+    """Watts with each remedy, over 60 steps; `hz` of the largest amplitude in the grid's band."""
     from minitrain.monitoring.power_swing import BAND, job_power
 
     step = compute + wait

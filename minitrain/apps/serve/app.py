@@ -1,9 +1,9 @@
-"""The server's addresses and keys, and uvicorn with an orderly end.
+"""The server's routes and API key, and uvicorn with a graceful shutdown.
 
     SIGTERM ──▶ no new requests ──▶ `grace` seconds for those in flight ──▶ errors for the rest
 
-For a moment more the door stays open: a request on an open connection gets 503, where uvicorn alone
-would close it silently.
+The server then keeps accepting briefly: a request on an open connection gets 503, where uvicorn
+alone would close it silently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BODY_BYTES = 4 * 2**20
 
 @dataclass(frozen=True)
 class Served:
-    """A model and its adapters by name; with a key, for those who send it."""
+    """A model and its adapters by name; with a key, only for clients that send it."""
 
     name: str
     language: Language
@@ -50,7 +50,7 @@ class Served:
 
 
 def make_app(served: Served) -> Starlette:
-    """For uvicorn or any ASGI server; the engine's thread lives as long as the app."""
+    """The app for uvicorn or any ASGI server; the engine's thread lives as long as the app."""
     completer = Completer(served.name, served.language, served.loop, served.adapters)
     known = {name: model_object(served, name) for name in (served.name, *served.adapters)}
 
@@ -130,12 +130,12 @@ def check_key(request: Request, key: str | None) -> None:
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if key is None:
         return
-    sent = given.strip().encode("latin-1")  # the bytes, as starlette has decoded them
+    sent = given.strip().encode("latin-1")  # the raw bytes, which starlette decoded as latin-1
     if kind.lower() != "bearer" or not hmac.compare_digest(sent, key.encode()):
         raise Refused(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
 
 
-OPEN_SECONDS = 1.0  # after SIGTERM, while anybody is connected
+OPEN_SECONDS = 1.0  # after SIGTERM, while any client is connected
 LAST_WORDS = 5  # seconds for connections to read their errors, before they are cut
 
 
@@ -158,7 +158,7 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         until = time.monotonic() + OPEN_SECONDS
-        await asyncio.sleep(0.1)  # accepts the connections that wait
+        await asyncio.sleep(0.1)  # accepts pending connections
         while self.server_state.connections and time.monotonic() < until and not self.force_exit:
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)

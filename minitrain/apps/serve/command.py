@@ -41,7 +41,7 @@ DRAFT = Kind("DRAFT", "ngram, int8, layers-4, medusa, eagle or a model", lambda 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What is served, and the limits of its engine."""
+    """The served model, its adapters, and the engine's limits."""
 
     model: Annotated[str, Option(MODEL, MODEL_HELP)]
     api_key: Annotated[
@@ -129,7 +129,7 @@ def open_served(options: ServeOptions) -> Served:
     blocks = options.num_blocks or 8 * longest
     name = options.name or os.path.basename(options.model.rstrip("/"))
     make = Engine
-    if options.draft is not None:  # before the adapters, which no draft has
+    if options.draft is not None:  # before the adapters, which drafts do not use
         rows = max(1, min(options.max_running, blocks // longest))  # a draft's cache is dense
         how = options.draft_length, options.drawn_drafts
         from minitrain.inference.speculation.serving import SpeculativeEngine
@@ -159,7 +159,7 @@ def open_bank(model: Transformer, adapters: Sequence[tuple[str, Path]], name: st
     factors = {adapter: factors_in(folder, model) for adapter, folder in adapters}
     layers = dict(find_layers(model, ALL_LINEAR)).values()
     numbers = sum(layer.in_features + layer.out_features for layer in layers)
-    pages = 1 + sum(each.rank for each in factors.values())  # the first is of zeros
+    pages = 1 + sum(each.rank for each in factors.values())  # the first is the page of zeros
     bank = AdapterBank(model, pages * numbers * model.embed.weight.itemsize)
     for adapter, each in factors.items():
         bank.add(adapter, each)

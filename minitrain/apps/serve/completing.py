@@ -1,7 +1,7 @@
 """Answers requests, whole or as a stream of events (SSE), while their client is connected.
 
-A server notices that a client has gone only if it listens: work and listening run side by side, and
-the first that ends cancels the other.
+A server notices a disconnect only while it listens: work and listening run concurrently, and the
+first to finish cancels the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minitrain.apps.serve.schemas import Asked, AskedChat, AskedCompletion
 from minitrain.errors import InputError
 from minitrain.inference.parameters import SamplingParameters
 
-NEW_TOKENS = 16  # of a completion, as OpenAI's; a chat's answer may be as long as there is room
+NEW_TOKENS = 16  # OpenAI's default for completions; a chat answer may fill the context
 CLIENT_GONE = 499  # nginx's code, for the log
 
 
@@ -33,7 +33,7 @@ class Completer:
     name: str
     language: Language
     loop: EngineLoop
-    adapters: tuple[str, ...] = ()  # each served as a model of its own
+    adapters: tuple[str, ...] = ()  # each served under its own model name
 
     async def complete(self, request: Request, asked: AskedCompletion) -> Response:
         try:
@@ -61,7 +61,7 @@ class Completer:
             raise Refused(404, words, "model", "model_not_found")
 
     async def _encoded(self, text: str) -> list[int]:
-        """On a thread, so that a long text does not hold up other connections."""
+        """On a thread, so that a long prompt does not block other connections."""
         return await asyncio.to_thread(self.language.encode, text)
 
     async def _answer(
@@ -103,7 +103,7 @@ class Completer:
     def _parameters(
         self, asked: Asked, prompt: list[int], default: int | None
     ) -> list[SamplingParameters]:
-        """A default length is made to fit; the engine refuses a requested one that does not."""
+        """A default length is cut to fit; the engine refuses a requested one that does not fit."""
         engine = self.loop.engine
         blocks = engine.scheduler.blocks
         places = min(engine.config.max_length, blocks.num_blocks * blocks.block_size + 1)
@@ -147,7 +147,7 @@ T = TypeVar("T")
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T | None:
-    """The work's result, or None if the client has gone and the work was cancelled."""
+    """The work's result, or None if the client disconnected and the work was cancelled."""
     working, listening = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(receive))
     try:
         await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +189,7 @@ class EventStream(Response):
             async for event in self.events:
                 await send(body(json.dumps(event, ensure_ascii=False), more=True))
             await send(body("[DONE]", more=False))
-        except OSError:  # the client went while it was sent to
+        except OSError:  # the client disconnected during a send
             return
 
 

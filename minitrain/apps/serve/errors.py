@@ -1,8 +1,8 @@
-"""Requests' bodies, and errors in the body that OpenAI's clients read.
+"""Reads request bodies, and writes errors in OpenAI's format.
 
     {"error": {"message": …, "type": …, "param": …, "code": …}}
 
-400: not JSON, a field that is missing, unknown or of another type, or beyond this model.
+400: not JSON, a field that is missing, unknown, of the wrong type, or beyond this model's limits.
 401: key. 404: model or address. 413, 415: the body. 429: full. 503: the server shuts down.
 """
 
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def of_validation(error: ValidationError) -> Refused:
-    """The first error, by its field; fields of NOT_HERE may only have neutral values."""
+    """The first error, with its field; fields in NOT_HERE may only have neutral values."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return Refused(400, f"the body is not JSON: {first['msg']}")
@@ -85,7 +85,8 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 async def read_body(request: Request, schema: type[Schema], most_bytes: int) -> Schema:
-    """Demands application/json, which pages of other sites cannot send as they can a form."""
+    """Requires application/json, which other sites' pages cannot send cross-origin as they can a
+    form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, f"the body is {kind or 'of no type'}: send application/json")

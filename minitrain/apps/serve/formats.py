@@ -1,8 +1,8 @@
-"""Outputs in OpenAI's two forms, /v1/completions and /v1/chat/completions.
+"""Outputs in OpenAI's two formats, /v1/completions and /v1/chat/completions.
 
-An answer that is not streamed is its chunks joined, so that the two cannot differ. With log
-probabilities each token comes with its own part of the answer: a character made of several tokens
-belongs to the last one, and tokens of a stop string are left out with it.
+A non-streamed answer is the concatenation of its chunks, so that the two cannot differ. With log
+probabilities each token comes with its part of the text: a character made of several tokens belongs
+to the last one, and a stop string's tokens are omitted with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Format(ABC):
 
     @abstractmethod
     def choice(self, place: int, output: Output, spelt: Sequence[Spelt]) -> Choice:
-        """A chunk's entry for answer `place`; `spelt` where log probabilities are asked for."""
+        """A chunk's entry for answer `place`; `spelt` if log probabilities were requested."""
 
     @abstractmethod
     def joined(self, choices: Sequence[Choice]) -> Choice:
@@ -52,8 +52,8 @@ class Format(ABC):
         return None
 
     def take(self, place: int, output: Output) -> Choice | None:
-        """The chunk's entry; None for a token that has no text yet."""
-        if place % self.each == 0:  # a prompt and its cached part count once
+        """The chunk's entry; None for a token without complete text yet."""
+        if place % self.each == 0:  # count a prompt and its cached part once
             self.cached += output.cached_tokens
         self.generated += output.drawn is not None
         spelt = self.spellings[place].take(output)
@@ -143,7 +143,7 @@ class Chat(Format):
 
 
 def by_text(one: Spelt) -> dict[str, float]:
-    """The chosen token first; another one of the same text is named by its id."""
+    """The chosen token first; another one with the same text is named by its id."""
     logs = {one.text: one.log}
     for each in one.likeliest:
         if each.token != one.token:
@@ -157,7 +157,7 @@ def one_log(one: Spelt) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Spelt:
-    """`offset`: characters of the answer before it."""
+    """A token's text; `offset`: characters of the answer before it."""
 
     token: int
     log: float
@@ -182,7 +182,7 @@ class Spelling:
 
     def __init__(self, language: Language, prompt: Sequence[int]) -> None:
         self.language, self.prompt = language, prompt
-        self.window: Window | None = None  # made when log probabilities are asked for
+        self.window: Window | None = None  # made when log probabilities are requested
         self.waiting: list[Drawn] = []  # the window's newest tokens, whose text is not certain
         self.spelt: list[Spelt] = []  # and tokens that the engine holds back
         self.given = self.spelled = 0  # characters of the answer: from the engine, and spelt
@@ -219,7 +219,7 @@ class Spelling:
     def _one(self, drawn: Drawn, text: str) -> Spelt:
         vocabulary = self.language.vocabulary
         data = vocabulary.bytes_of(drawn.token)
-        if data.decode(errors="replace") == f" {text}":  # an answer's first word has no space
+        if data.decode(errors="replace") == f" {text}":  # an answer's first word loses its space
             data = data[1:]
         own = Spelt(drawn.token, drawn.log_probability, text, data, self.spelled)
         likeliest = [

@@ -1,4 +1,4 @@
-"""The engine on a thread of its own, its outputs handed to asyncio.
+"""Runs the engine on its own thread, and hands its outputs to asyncio.
 
     asyncio   ──call(f)──▶ inbox ─┐                       ┌─▶ answer's queue ──▶ client
                                   ▼                       │
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """A request cannot be served, or not to its end, and the server is the reason."""
+    """A request cannot be served or completed, for a reason on the server's side."""
 
     status = 503
 
 
 class QueueFull(Exception):
-    """The server has as many requests in flight as it may."""
+    """The limit of requests in flight is reached."""
 
     status = 429
 
@@ -50,7 +50,7 @@ class Answers:
         self.queue: asyncio.Queue[Output | Unavailable] = asyncio.Queue()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Output]]:
-        """Ends with the last answer; Unavailable if the server ends before."""
+        """Ends with the last answer; Unavailable if the server stops first."""
         while self.open:
             output = await self.queue.get()
             if isinstance(output, Unavailable):
@@ -66,8 +66,8 @@ class EngineLoop:
     def __init__(self, engine: Engine, metrics: Metrics, max_requests: int = 256) -> None:
         self.engine, self.metrics, self.max_requests = engine, metrics, max_requests
         self.inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.answers: dict[str, Answers] = {}  # by request; the engine thread's own
-        self.ended: Unavailable | None = None  # why nothing more is taken
+        self.answers: dict[str, Answers] = {}  # by request; used only on the engine's thread
+        self.ended: Unavailable | None = None  # why new requests are refused
         self.deadline: float | None = None  # when unfinished requests are refused
         self.stopping = False
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -76,7 +76,7 @@ class EngineLoop:
         self.thread.start()
 
     def stop(self) -> None:
-        """Ends all requests with an error; returns when the thread has ended."""
+        """Fails all requests; returns when the thread has ended."""
         self.drain(0.0)
         self._post(lambda: setattr(self, "stopping", True))
         self.thread.join()
@@ -96,7 +96,7 @@ class EngineLoop:
         added = asyncio.ensure_future(self.call(lambda: self._add(prompts, adapter, loop)))
         try:
             return await asyncio.shield(added)
-        except asyncio.CancelledError:  # the client went while the engine was in a step
+        except asyncio.CancelledError:  # the client disconnected during a step
             added.add_done_callback(self._nobody_waits)
             raise
 
@@ -137,7 +137,7 @@ class EngineLoop:
     def _step(self) -> None:
         try:
             outputs = self.engine.step()
-        except Exception as error:  # no client waits for ever; /health has the reason
+        except Exception as error:  # no client may hang; /health has the reason
             logging.getLogger("minitrain").exception("the engine failed")
             self.ended = Unavailable(f"the engine failed: {type(error).__name__}: {error}")
             self._end_all(self.ended)
@@ -199,7 +199,7 @@ class EngineLoop:
         self.ended = self.ended or Unavailable("the server is shutting down")
         self.deadline = until if self.deadline is None else min(until, self.deadline)
         timer = threading.Timer(max(0.0, until - time.monotonic()), self.inbox.put, [lambda: None])
-        timer.daemon = True  # wakes a thread that waits for its inbox
+        timer.daemon = True  # wakes a thread blocked on its inbox
         timer.start()
 
     def _end_all(self, reason: Unavailable) -> None:
@@ -228,5 +228,5 @@ def deliver(answers: Answers, outputs: Sequence[Any]) -> None:
 
     try:
         answers.loop.call_soon_threadsafe(put)
-    except RuntimeError:  # the connections' loop is closed
+    except RuntimeError:  # the asyncio loop is closed
         return

@@ -1,6 +1,6 @@
-"""The server's metrics, as Prometheus reads them, and the state that its page draws.
+"""The server's Prometheus metrics, and the state shown on its page.
 
-Names are vLLM's, with our prefix; kv_cache_usage_perc is a fraction from 0 to 1, as it is there.
+Names are vLLM's, with our prefix; kv_cache_usage_perc is a fraction from 0 to 1, as in vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REASONS = ("stop", "length", "abort")
 
 
 class Metrics:
-    """Written by the engine's thread alone, read by any."""
+    """Written only by the engine's thread, read by any."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -45,7 +45,7 @@ class Metrics:
         self.queued = self._seconds("request_queue_time_seconds")
         self.step = self._seconds("engine_step_seconds")
         for reason in REASONS:
-            self.ended.labels(reason)  # there from the beginning, with 0
+            self.ended.labels(reason)  # present from the start, at 0
         self.seen_queried = self.seen_hit = self.seen_left = 0
 
     def count_step(self, engine: Engine, outputs: Sequence[Output]) -> None:
@@ -68,7 +68,7 @@ class Metrics:
         self.look(engine)
 
     def look(self, engine: Engine) -> None:
-        """Reads the current values that do not change by steps alone."""
+        """Reads current values that also change between steps."""
         blocks = engine.scheduler.blocks
         self.running.set(len(engine.scheduler.running))
         self.waiting.set(len(engine.scheduler.waiting))

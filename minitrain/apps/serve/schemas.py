@@ -1,8 +1,8 @@
-"""Requests in OpenAI's words; unknown fields and wrong types are refused.
+"""Request schemas of OpenAI's API; unknown fields and wrong types are refused.
 
-OpenAI's parameters that this server lacks may have a value that changes nothing (`store: false`);
-any other is refused, since the answer would not be the requested one. vLLM's top_k, min_p,
-repetition_penalty, stop_token_ids and ignore_eos are here as well.
+OpenAI's parameters that this server lacks may have a neutral value (`store: false`); any other is
+refused, since the answer would not be the requested one. vLLM's top_k, min_p, repetition_penalty,
+stop_token_ids and ignore_eos are supported as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from minitrain.inference.parameters import SamplingParameters
 
 MOST_ANSWERS, MOST_LIKELIEST, MOST_STOPS = 128, 20, 16
-MEMBER = "<"  # begins the name of a union's member, which is no part of a field's path
+MEMBER = "<"  # prefix of a union member's name, which is not part of a field's path
 
 
 def either(kind: Callable[[object], str | None], words: str, **members: object) -> object:
-    """A union whose member is chosen by `kind`, so that an error is about that member."""
+    """A union whose member is chosen by `kind`, so that errors refer to that member only."""
     tagged = tuple(Annotated[member, Tag(MEMBER + name)] for name, member in members.items())
     message = f"Input should be {words}"
     chosen = Discriminator(
@@ -46,7 +46,7 @@ def one_or_many(value: object) -> str | None:
 
 
 def prompts_kind(value: object) -> str | None:
-    """The kind of a list, by its first member; an empty one is too short for any."""
+    """The kind of a list, by its first element; an empty list is too short for any."""
     if isinstance(value, list):
         return {str: "texts", int: "tokens", list: "rows"}.get(type([*value, ""][0]))
     return "text" if isinstance(value, str) else None
@@ -82,7 +82,7 @@ class Strict(BaseModel):
 
 
 class Unsupported(Strict):
-    """Parameters that may be given only with these values: the server would do nothing else."""
+    """Parameters that may only have these values: the server supports no others."""
 
     logit_bias: NoObject = None
 
@@ -94,7 +94,7 @@ class UnsupportedInChats(Unsupported):
     metadata: NoObject = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
     moderation: None = None
-    parallel_tool_calls: bool | None = None  # of no tools
+    parallel_tool_calls: bool | None = None  # without tools, no effect
     prediction: None = None
     prompt_cache_options: dict[Literal["mode", "ttl"], Literal["implicit", "30m"]] | None = None
     prompt_cache_retention: Literal["in_memory"] | None = None
@@ -148,7 +148,7 @@ class Asked(Unsupported):
     @property
     @abstractmethod
     def likeliest(self) -> int | None:
-        """The number of log probabilities for each token."""
+        """The number of top log probabilities for each token."""
 
     @property
     def most(self) -> int | None:
@@ -159,7 +159,8 @@ class Asked(Unsupported):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def parameters(self, new_tokens: int, ends: tuple[int, ...]) -> list[SamplingParameters]:
-        """Parameters of each of the n answers; answer i of seed s is that of seed s + i alone."""
+        """Parameters of each of the n answers; answer i with seed s equals a single one with seed s
+        + i."""
         seed = secrets.randbits(62) if self.seed is None else self.seed
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return [
@@ -203,7 +204,7 @@ class AskedCompletion(Asked):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """Each a text, or tokens."""
+        """Each a string or a list of tokens."""
         if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
             return [self.prompt]
         return self.prompt
@@ -233,7 +234,7 @@ class ChatMessage(UnsupportedInMessages):
 
     @property
     def plain(self) -> dict[str, str]:
-        """The message for a template, which knows OpenAI's "developer" as "system"."""
+        """The message for a template, with OpenAI's "developer" role as "system"."""
         parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content]
         role = "system" if self.role == "developer" else self.role
         named = {} if self.name is None else {"name": self.name}

@@ -1,4 +1,5 @@
-"""Checks that a mesh fits a model and its batch; if not, names the reason and the nearest.
+"""Checks that a mesh fits a model and its batch; if not, gives the reason and the nearest mesh that
+fits.
 
     tp   divides the query heads and the MLP's width (key/value heads may be fewer: they are copied)
     pp   times the chunks is at most the layers
@@ -6,7 +7,7 @@
     cp   twice it divides the tokens of a row, with --sequence also cp x tp
     dp   times ep and the microbatches divides the rows of a batch
 
-The nearest changes the fewest axes, then these by the least factors, and asks for no more ranks.
+The nearest mesh changes the fewest axes, then by the smallest factors, and needs no more ranks.
 Imports no torch, so that a wrong mesh is refused at once.
 """
 
@@ -36,7 +37,7 @@ def axis(help: str) -> Option:
 
 @dataclass(frozen=True)
 class MeshRequest:
-    """A mesh and its batch; `ranks` is the number of processes, None: as many as it has places."""
+    """A mesh and its batch; `ranks` is the number of processes, None: the mesh's size."""
 
     dp: Annotated[int | None, axis("A mesh: ranks that split the rows of a batch.")] = None
     tp: Annotated[int | None, axis("A mesh: ranks that split each matrix.")] = None
@@ -98,7 +99,7 @@ def check_schedule(request: MeshRequest) -> None:
 
 
 def reasons(config: ModelConfig, request: MeshRequest) -> Iterator[tuple[str, list[str]]]:
-    """Each reason why it does not fit, with its remedies besides another mesh."""
+    """Each reason why the mesh does not fit, with remedies other than another mesh."""
     yield from reasons_of_width(config, request)
     yield from reasons_of_depth(config, request)
     yield from reasons_of_data(config, request)
@@ -164,7 +165,7 @@ def around(number: int, factor: int) -> list[int]:
 
 
 def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
-    """The nearest that fits, with at most as many places, or with exactly `ranks` if given."""
+    """The nearest mesh that fits, of at most the same size, or exactly `ranks` if given."""
     possible = {
         "dp": divisors(request.batch),
         "tp": divisors(math.gcd(config.heads, config.ffn_size)),
@@ -181,7 +182,7 @@ def nearest(config: ModelConfig, request: MeshRequest) -> MeshRequest | None:
 
 
 def distance(request: MeshRequest, other: MeshRequest) -> tuple:
-    """Number of axes that differ, their factors, then more ranks first, along dp."""
+    """Number of axes that differ, their factors, then more ranks first, then larger dp."""
     factors = [abs(math.log(a / b)) for a, b in zip(request.sizes, other.sizes) if a != b]
     return len(factors), round(sum(factors), 6), -other.places, [-n for n in other.sizes]
 

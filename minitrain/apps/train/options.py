@@ -1,4 +1,4 @@
-"""Options of `python -m minitrain train`: checked at once, kept in run.json.
+"""Options of `python -m minitrain train`: validated at once, stored in run.json.
 
 Imports no torch, so that a wrong option is refused at once.
 """
@@ -38,10 +38,10 @@ from minitrain.reliability.notice import address_of
 RUN_FILE, LOCK_FILE = "run.json", ".lock"
 EVENTS_FILE = "events.jsonl"  # faults: what, when, on which rank
 LOGGERS = ("tensorboard", "wandb")
-TEXTS = ("corpus", *NAMED)  # any other name is a file's
-MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be given more
+TEXTS = ("corpus", *NAMED)  # any other name is a file
+MAY_CHANGE = ("minutes", "steps", "tokens")  # by --resume: a run may be extended
 HOW_ON_MESH = ("sequence", "schedule", "chunks")
-MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # its checkpoints are those of one process
+MESH_MAY_CHANGE = (*FLAGS, *HOW_ON_MESH, "ranks")  # checkpoints do not depend on the mesh
 RANKS_MAY_CHANGE = ("ranks", "accumulate")  # the batches stay the same
 WATCHES = ("notice", "hang_seconds", "audit")
 SINKS = "Where each step is reported, besides the terminal and metrics.jsonl"
@@ -51,13 +51,13 @@ LEAST_BYTES, MOST_BYTES = 120_000, 64_000_000
 
 
 def domains() -> Collection[str]:
-    from minitrain.data.corpus import DOMAINS  # with numpy, that --help can do without
+    from minitrain.data.corpus import DOMAINS  # imports numpy, which --help does not need
 
     return DOMAINS
 
 
 def read_text_name(text: str) -> str:
-    """A text of ours, or a file or folder that is there."""
+    """A text of the course, or an existing file or folder."""
     if text not in TEXTS and not named(text).exists():
         raise unknown_name("text, and no file,", text, TEXTS)
     return text
@@ -133,7 +133,7 @@ class TrainOptions(MeshRequest):
     audit: Annotated[bool, Flag("Compare the ranks' weights before each save.")] = False
     seed: Annotated[int, Option(SEED, "Seed of the weights, the corpus and the order.")] = 0
     ranks: Annotated[int, Option(RANKS, "Data-parallel processes.", panel=PANEL)] = 1
-    corpus_bytes: int | None = None  # of a resumed run: as at its start, whatever its limit is now
+    corpus_bytes: int | None = None  # for a resumed run: as at its start, whatever its limit is now
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -177,7 +177,7 @@ class TrainOptions(MeshRequest):
         """The part of the options that a mesh must satisfy."""
         names = [field.name for field in fields(MeshRequest)]
         request = MeshRequest(**{name: getattr(self, name) for name in names})
-        fits = request.places == request.ranks  # then another mesh may have fewer, too
+        fits = request.places == request.ranks  # then another mesh may have fewer ranks, too
         return replace(request, ranks=None) if fits else request
 
     @property
@@ -192,7 +192,7 @@ class TrainOptions(MeshRequest):
 
     @property
     def size_of_corpus(self) -> int:
-        """Bytes, enough for the first limit of the run to read nothing twice, within reason."""
+        """Bytes of corpus, capped, such that the run's first limit reads nothing twice."""
         if self.corpus_bytes is not None:
             return self.corpus_bytes
         if self.minutes is not None:
@@ -241,7 +241,7 @@ class Job:
     options: TrainOptions
     folder: Path
     resume: bool  # from the newest checkpoint, or from the start if there is none yet
-    again: bool  # by the same command: a run that is already complete is no error
+    again: bool  # by the same command: an already complete run is not an error
     device: str | None
     started: float  # time.time() when the command began: its minutes count from there
     stop_file: Path  # exists once the run has been asked to stop
@@ -249,7 +249,7 @@ class Job:
 
 
 def new_options(typed: dict[str, Any]) -> TrainOptions:
-    """The options of a new run from those that were typed; by default, two minutes."""
+    """The options of a new run from the typed ones; by default, two minutes."""
     if not any(name in typed for name in MAY_CHANGE):
         typed = {**typed, "minutes": 2.0}
     return TrainOptions(**{**typed, **implied(typed, {}), **prepared_vocab(typed)})
@@ -272,7 +272,7 @@ def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Chunks and ranks of a mesh, which follow from other options if they are not typed."""
+    """Chunks and ranks of a mesh, derived from other options if not typed."""
     more: dict[str, Any] = {}
     axes = [typed.get(axis) or stored.get(axis) or 1 for axis in FLAGS]
     if "schedule" in typed and "chunks" not in typed:
@@ -295,13 +295,13 @@ def new_folder(out: Path | None, name: str) -> Path:
     return next(Path("runs") / name for name in names if is_free(Path("runs") / name))
 
 
-LEFT = {RUN_FILE, LOCK_FILE, EVENTS_FILE, *LOGGERS}  # by a run without a checkpoint
+LEFT = {RUN_FILE, LOCK_FILE, EVENTS_FILE, *LOGGERS}  # files left by a run without a checkpoint
 LEFT_BY_STEPS = ("metrics.", "trace-step-")
 
 
 def is_free(folder: Path) -> bool:
-    """True if nothing is there, or only the files of a run that was killed before its first
-    checkpoint: the same command may begin anew."""
+    """True if the folder is missing, empty, or only has files of a run killed before its first
+    checkpoint: the same command may start over."""
     if not folder.is_dir():
         return not folder.exists()
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".step-")}
@@ -310,7 +310,7 @@ def is_free(folder: Path) -> bool:
 
 
 def find_run(out: Path | None) -> Path:
-    """The run to resume: `out`, or the one under runs/ that was written last."""
+    """The run to resume: `out`, or the most recently written one under runs/."""
     if out is not None:
         return out
     found = sorted(Path("runs").glob(f"*/{RUN_FILE}"), key=lambda path: path.stat().st_mtime)
@@ -323,7 +323,7 @@ def find_run(out: Path | None) -> Path:
 
 
 def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
-    """The options of the run in `run`, with the typed ones of those that may change."""
+    """The stored options of `run`, updated by the typed ones that may change."""
     try:
         stored = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
         options = TrainOptions(**stored)
@@ -354,7 +354,7 @@ def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
 
 
 def same_microbatch(options: TrainOptions, typed: dict[str, Any]) -> dict[str, int]:
-    """Enough microbatches on other ranks for none to be larger than before."""
+    """Enough microbatches, on another number of ranks, that none is larger than before."""
     ranks = typed.get("ranks", options.ranks)
     if ranks == options.ranks or options.batch % ranks:
         return {}
@@ -362,12 +362,12 @@ def same_microbatch(options: TrainOptions, typed: dict[str, Any]) -> dict[str, i
 
 
 def goes_on(out: Path | None, typed: dict[str, Any]) -> bool:
-    """True if `out` holds a run of the same command, perhaps on other ranks, as torchrun and
-    schedulers restart it."""
+    """True if `out` holds a run of the same command, perhaps with other ranks, as when torchrun or
+    a scheduler restarts it."""
     if out is None or not (out / RUN_FILE).is_file():
         return False
     stored, asked = resumed_options(out, {}), new_options(typed)
-    dtype = stored.dtype if asked.dtype == "auto" else asked.dtype  # the faster one, as measured
+    dtype = stored.dtype if asked.dtype == "auto" else asked.dtype  # the one measured to be faster
     stays = ("corpus_bytes", *(() if asked.on_mesh else RANKS_MAY_CHANGE))
     same = {"dtype": dtype, **{name: getattr(stored, name) for name in stays}}
     return asdict(stored) == {**asdict(asked), **same}

@@ -49,7 +49,7 @@ def mesh_text(wiring: OnMesh) -> str:
     axes = " x ".join(f"{axis} {mesh[axis]}" for axis in FLAGS if mesh[axis] > 1) or "one rank"
     if mesh["pp"] == 1:
         return axes
-    idle = bubble_fraction(schedule)  # over the work
+    idle = bubble_fraction(schedule)  # relative to the work
     return (
         f"{axes}; {schedule.name} over {schedule.microbatches} microbatches, its bubble "
         f"{idle / (1 + idle):.0%} of a step"
@@ -57,13 +57,13 @@ def mesh_text(wiring: OnMesh) -> str:
 
 
 def parameters_text(config: ModelConfig) -> str:
-    """All parameters, and of a mixture those that a token passes through."""
+    """All parameters, and for a mixture of experts the active ones per token."""
     text = f"{parameter_count(config):,} parameters"
     return f"{text} ({active_parameter_count(config):,} active)" if config.experts else text
 
 
 def metered(run: Run, interval: float) -> Meter:
-    """A meter of this rank, on its group's clock; saves are planned every `interval` seconds."""
+    """This rank's meter, on its group's clock; saves are planned every `interval` seconds."""
     group = run.group
     parts = Parts(group.now if group else time.perf_counter)
     return Meter(
@@ -89,13 +89,13 @@ def sinks(run: Run) -> list[Sink]:
     if run.speaks:
         found += [Thinned(LOGGERS[name](folder)) for name in wanted.log_to or ()]
         for gone, path in metrics_files(folder).items():
-            if gone >= run.ranks.size:  # of a run that had more ranks before
+            if gone >= run.ranks.size:  # left from a session with more ranks
                 path.unlink()
     return found
 
 
 def during(parts: Parts, name: str, function: Callable[..., T]) -> Callable[..., T]:
-    """The function, its time a part of its own."""
+    """Wraps the function so that its time is recorded as a separate part."""
 
     def timed(*arguments: object) -> T:
         with parts.during(name):

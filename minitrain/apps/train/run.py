@@ -1,9 +1,9 @@
 """One training run on one rank: prepares, trains, concludes.
 
 A run evaluates eight times, writes a line of metrics.jsonl for each step, a checkpoint a minute,
-faults to events.jsonl, and stops after the step in which it is asked to. At its end come a last
+and faults to events.jsonl, and stops after the step in which it is asked to. It ends with a last
 evaluation, a sample and a checkpoint. A kill costs the steps since the last checkpoint; --resume
-repeats them, and if there was no checkpoint yet, the same command or --resume begins anew.
+repeats them, and without a checkpoint the same command or --resume starts over.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ def run_rank(group: Group | None, job: Job) -> tuple[str, bool]:
         stack.enter_context(stop_on_signals(job.stop_file))
         try:
             run = prepare(group, job)
-        except Complete as complete:  # a scheduler may start it once more at its very end
+        except Complete as complete:  # a scheduler may restart a run that is complete
             if not job.again:
                 raise
             return str(complete), False
-        run.ranks.barrier()  # all are ready, and none has written anything yet
+        run.ranks.barrier()  # all are ready before any writes
         if run.speaks:
             stack.enter_context(sole_writer(job.folder))
             begin(run)
-        if group is not None:  # a single rank's output has its last words
+        if group is not None:  # a single rank prints its own error
             stack.enter_context(last_words(run.log, lambda: run.state.step))
         return train_and_conclude(run)
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Locks the run's folder against a second process; the system frees the lock at a kill."""
+    """Locks the run's folder against a second process; the OS releases the lock if it is killed."""
     lock = FileLock(folder / LOCK_FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def train_and_conclude(run: Run) -> tuple[str, bool]:
     step = run.job.sinks.trace_step
     traced = [] if step is None else [StepTracer(run.job.folder, step, meter, run.group)]
     saver = during(meter.parts, "checkpoint", Saver(run, log))
-    # Stages of a mesh differ by nature; data-parallel ranks have the same work.
+    # Pipeline stages differ by design; data-parallel ranks have equal work.
     watch = run.group is not None and isinstance(run.wiring, DataParallel)
     stragglers = [StragglerWatch(run.group, log)] if watch else []
     with watched(run.options, run.group, run.job.stop_file, log), reporter:
@@ -156,7 +156,7 @@ def went_back(run: Run, log: EventLog) -> None:
     if saved_or_noted(run, log, run.saver.wait):
         return
     with suppress(NotSaved):
-        run.saver.wait()  # a later step may still be on its way
+        run.saver.wait()  # a later step may still be being written
     if run.speaks:
         forget_after(run.job.folder, run.state.step)
     run.ranks.barrier()
@@ -211,7 +211,7 @@ def conclude(run: Run, result: TrainResult, reporter: Reporter) -> str:
 
 
 def last_save(run: Run) -> TrainState:
-    """Saves a last time; an earlier save that failed no longer matters."""
+    """Saves a last time; an earlier failed save no longer matters."""
     try:
         whole = run.save()
     except NotSaved:
@@ -221,7 +221,7 @@ def last_save(run: Run) -> TrainState:
 
 
 def sample(run: Run, model: nn.Module) -> str:
-    """A text from the start of a document, the same for the same model."""
+    """A sample from the start of a document, deterministic for a given model."""
     end = run.tokenizer.end_token
     generator = torch.Generator().manual_seed(run.options.seed)
     tokens = generate(

@@ -39,7 +39,7 @@ from minitrain.reliability.events import EventLog
 from minitrain.training.loop import TrainConfig
 from minitrain.training.state import TrainState
 
-CLOSING_SECONDS = 3.0  # of the minutes asked for: the last evaluation, the sample, the last save
+CLOSING_SECONDS = 3.0  # of the requested minutes, for the last evaluation, sample and save
 EVALUATION_ROWS = 32
 DATA_FILE = "data.sha256"
 BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
@@ -59,7 +59,7 @@ class Run:
     ranks: CheckpointRanks
     train_config: TrainConfig
     device: torch.device
-    peak: float  # FLOP/s of a rank's matmuls in this dtype, where it speaks
+    peak: float  # FLOP/s of a rank's matmuls in this dtype, on rank 0
     saver: BackgroundSaver
     group: Group | None
 
@@ -102,18 +102,18 @@ class Run:
 
 
 def hub_files(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """The files that make a checkpoint a folder that `transformers` opens; for models it does not
-    have, the tokenizer alone. A document begins and ends with the end token."""
+    """The files that let `transformers` open a checkpoint; for models it lacks, only the tokenizer.
+    A document begins and ends with the end token."""
     files = fast_tokenizer(tokenizer.backend.to_str(), {"bos_token": END, "eos_token": END})
     end = tokenizer.end_token
     try:
         return describe(config, TextFiles(files, end, (end,)), torch.float32)
-    except InputError:  # `export` gives the reason
+    except InputError:  # `export` reports the reason
         return files
 
 
 def prepare(group: Group | None, job: Job) -> Run:
-    """Prepares the run; every mistake is found here, before anything of it is written."""
+    """Prepares the run; every input error is found here, before anything is written."""
     ranks = find_ranks(group)
     device = find_device(job.device) if group is None else group.device
     options = replace(job.options, dtype=agreed_dtype(job.options.dtype, device, group))
@@ -124,7 +124,7 @@ def prepare(group: Group | None, job: Job) -> Run:
     tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
     check_memory(options.preset, config, device)
-    # One rank measures, while the others wait for it: their matmuls would slow its own.
+    # One rank measures while the others wait: their matmuls would slow its own.
     peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
     seed_generators(options.seed + ranks.rank)
     model = recompute(build(config, device, seed=options.seed), options.recompute)
@@ -163,7 +163,7 @@ def resume(checkpoint: Path, rows: Rows, state: TrainState, ranks: CheckpointRan
 def train_config(
     options: TrainOptions, rows: Rows, started: float, group: Group | None
 ) -> TrainConfig:
-    """The length in steps, given or worked out from tokens, or in the seconds that are left."""
+    """The length in steps, given or computed from tokens, or in the remaining seconds."""
     autocast = torch.bfloat16 if options.dtype == "bfloat16" else None
     shared = {"lr": options.lr, "accumulate": options.accumulate, "autocast": autocast}
     if options.minutes is None:
@@ -178,7 +178,7 @@ def train_config(
 
 
 class Complete(InputError):
-    """A run that has made all its steps."""
+    """The run has completed all its steps."""
 
 
 def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
@@ -190,14 +190,14 @@ def check_unfinished(plan: TrainConfig, state: TrainState) -> None:
 
 
 def longer(plan: TrainConfig, state: TrainState) -> str:
-    """The option that more than doubles a run."""
+    """Suggests an option that more than doubles the run."""
     if plan.steps is None:
         return f"--minutes {max(state.seconds / 20, 0.2):.1f}"
     return f"--steps {2 * state.step}"
 
 
 def find_device(name: str | None) -> torch.device:
-    """The device of that name, or a GPU if there is one."""
+    """The named device; by default a GPU if there is one."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

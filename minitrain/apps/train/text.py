@@ -1,8 +1,8 @@
 """The text of a training run: documents, tokens, rows, and the held-out part.
 
-The default corpus is made as large as the run's first limit needs, so that no document comes twice;
-a resumed run keeps it. Its exact entropy, over the held-out documents, is the floor. Any other text
-has no floor.
+The default corpus is made as large as the run's first limit needs, so that no document repeats; a
+resumed run keeps it. Its exact entropy on the held-out documents is the loss floor; other corpora
+have none.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from minitrain.data.tokenizer import Tokenizer, train_tokenizer
 from minitrain.errors import InputError
 
 HELD_OUT_BYTES = 120_000
-HELD_OUT_SEED = 1_000_000  # added to the run's: other stories of the same language
+HELD_OUT_SEED = 1_000_000  # added to the run's seed: other stories in the same language
 HELD_OUT_ROWS = 200  # of a text without a floor
 TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_BYTES = 1_000_000  # a vocabulary this small is settled by less
+TOKENIZER_BYTES = 1_000_000  # enough for so small a vocabulary
 
 
 @dataclass(frozen=True)
 class Text:
-    """Documents to train on, documents held out, and the nats of the latter if they are known."""
+    """Documents to train on, documents held out, and the latter's entropy in nats if known."""
 
     documents: list[str]
     held_out: list[str]
@@ -40,7 +40,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Rows:
-    """A text, or the tokens that `data prepare` made of one, as rows."""
+    """Rows of a text, or of tokens from `data prepare`."""
 
     training: RowsToRead
     tokens: int  # targets of an epoch
@@ -50,7 +50,7 @@ class Rows:
 
 
 def read_rows(options: TrainOptions, tokenizer: Path | None) -> tuple[Tokenizer, Rows]:
-    """The rows of --data; `tokenizer` is the file of a resumed run."""
+    """The rows of --data; `tokenizer`: the file of a resumed run."""
     prepared = prepared_folder(options.data)
     if prepared is not None:
         return prepared_rows(prepared, options)
@@ -60,7 +60,7 @@ def read_rows(options: TrainOptions, tokenizer: Path | None) -> tuple[Tokenizer,
 
 
 def prepared_rows(folder: Path, options: TrainOptions) -> tuple[Tokenizer, Rows]:
-    """Token files as they lie, with their own tokenizer; the index has the sums of all shards."""
+    """Prepared token files with their own tokenizer; the index has the checksums of all shards."""
     tokenizer, files = Tokenizer.load(folder / TOKENIZER_FILE), TokenRows(folder, options.length)
     if tokenizer.vocab_size != files.index.vocab_size:
         raise InputError(
@@ -83,7 +83,8 @@ def read_text(options: TrainOptions) -> Text:
 
 
 def split_off(documents: list[str], seed: int, part: float = 0.04) -> Text:
-    """Holds out a part of the documents, drawn by `seed`; of fewer than 25, the end of the text."""
+    """Holds out a part of the documents, drawn by `seed`; with fewer than 25, the end of the
+    text."""
     count = int(len(documents) * part)
     if count >= 1:
         drawn = set(random.Random(seed).sample(range(len(documents)), count))
@@ -106,7 +107,7 @@ def fit_tokenizer(text: Text, vocab_size: int) -> Tokenizer:
 
 
 def make_rows(text: Text, tokenizer: Tokenizer, options: TrainOptions) -> Rows:
-    """Documents that all fit a row are packed whole; others are streamed, and cut at its end."""
+    """If all documents fit a row they are packed whole; else streamed and cut at row ends."""
     training = _pack(tokenizer.encode_batch(text.documents), tokenizer, options.length)
     held_out = _pack(tokenizer.encode_batch(text.held_out), tokenizer, options.length)
     check_rows(len(training), options)
@@ -129,5 +130,5 @@ def check_rows(count: int, options: TrainOptions) -> None:
 
 
 def _pack(documents: list[list[int]], tokenizer: Tokenizer, length: int) -> Packed:
-    fits = max(map(len, documents)) < length  # one place is the end token's
+    fits = max(map(len, documents)) < length  # one position is for the end token
     return (pack if fits else pack_stream)(documents, length, tokenizer.end_token)

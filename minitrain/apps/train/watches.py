@@ -1,11 +1,11 @@
-"""The checks that `train` makes while it trains, each an option of its own.
+"""Checks during training, each with its own option.
 
-    --notice         the machine is about to be taken away: save, end
-    --hang-seconds   a rank no longer comes: all say where they are, and end
-    --audit          the weights of a rank are not the others': end, before they are saved
+    --notice         the machine is about to be preempted: save, exit
+    --hang-seconds   a rank hangs: all report where they are, and exit
+    --audit          one rank's weights differ from the others': exit before they are saved
 
-Each ends the run so that the same command goes on from the newest checkpoint, which torchrun or a
-scheduler gives again, or a person.
+Each ends the run so that the same command, rerun by torchrun, a scheduler or a person, continues
+from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from minitrain.training.state import TrainState
 def watched(
     options: TrainOptions, group: Group | None, stop: Path, log: EventLog
 ) -> Iterator[None]:
-    """Every rank looks for a notice: it is of one machine, and each may have only one rank."""
+    """Every rank checks for a notice, which concerns one machine, maybe with a single rank."""
     with ExitStack() as stack:
         if options.notice is not None:
             is_noticed = partial(noticed_at, address_of(options.notice))
@@ -42,7 +42,7 @@ def watched(
 
 
 def check_replicas(group: Group, state: TrainState, log: EventLog) -> None:
-    """Collective. InputError on all ranks, where one's weights or moments are not the others'."""
+    """Collective. InputError on all ranks if one rank's weights or moments differ."""
     moments = (value for own in state.optimizer.state.values() for value in own.values())
     tensors = [*state.model.parameters(), *(v for v in moments if isinstance(v, torch.Tensor))]
     odd = odd_ranks(group, fingerprint(tensors))

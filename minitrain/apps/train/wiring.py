@@ -1,6 +1,6 @@
 """The layout of a training run on its ranks: a whole model on each (DDP), or its parts on a mesh.
 
-Both begin with one process's model and optimizer, resumed or fresh, and both give them back for a
+Both start from a one-process model and optimizer, resumed or fresh, and restore them for a
 checkpoint, which is the same file either way.
 """
 
@@ -25,14 +25,14 @@ from minitrain.training.state import TrainState
 
 @dataclass(frozen=True)
 class Seat:
-    """A rank's place among the readers of a batch: place `rank` of `size`."""
+    """A rank's position among the readers of a batch: `rank` of `size`."""
 
     rank: int = 0
     size: int = 1
 
 
 def find_seat(options: TrainOptions, group: Group | None) -> Seat:
-    """Ranks that differ in pp, cp or tp only read the same rows."""
+    """Ranks that differ only in pp, cp or tp read the same rows."""
     if group is None:
         return Seat()
     if not options.on_mesh:
@@ -43,7 +43,7 @@ def find_seat(options: TrainOptions, group: Group | None) -> Seat:
 
 
 class DataParallel:
-    """The whole model on each rank, or on the only one; the loop makes its own steps."""
+    """The whole model on every rank; uses the training loop's own step."""
 
     step = None
 
@@ -67,7 +67,7 @@ class DataParallel:
 
 
 class OnMesh:
-    """This rank's part of the model, and the step of `MeshModel` in the loop's place."""
+    """This rank's part of the model, with `MeshModel`'s step instead of the loop's."""
 
     def __init__(
         self, whole: TrainState, group: Group, options: TrainOptions, plan: TrainConfig
@@ -97,7 +97,7 @@ class OnMesh:
         return [split_sequence(batch, place, size) for batch in batches] if size > 1 else batches
 
     def whole(self) -> TrainState:
-        """Collective: the model and its optimizer on rank 0, None in their places on the others."""
+        """Collective: the model and its optimizer on rank 0, None on the others."""
         model, optimizer = put_together(self.parts, self.state.optimizer) or (None, None)
         return replace(self.state, model=model, optimizer=optimizer)
 

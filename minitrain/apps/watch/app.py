@@ -25,13 +25,13 @@ from minitrain.apps.watch.panels import MAKERS
 from minitrain.monitoring.step_trace import trace_files
 
 MARK = "/* theme.css */"
-STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # through a proxy too
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # also through a proxy
 EVERY = 1.0  # seconds between two looks at the run
-PATIENCE = 5.0  # seconds between two pictures, while each step is a point of its own
+PATIENCE = 5.0  # seconds between pictures, while each step is its own point
 
 
 class Drawn(NamedTuple):
-    """A chart as HTML, and the state's number then; its picture, and when it was painted."""
+    """A chart as HTML, and its state number; its picture, and when it was painted."""
 
     text: str
     picture: str
@@ -40,10 +40,10 @@ class Drawn(NamedTuple):
 
 
 class Looker:
-    """The newest state; one look for all browsers that ask within the same second.
+    """The newest state, read once for all browsers that ask within the same second.
 
-    A browser is sent the charts that it has not `seen`. Painting is the page's cost: words, alerts
-    and the loss are new at every look, pictures every few seconds.
+    A browser is sent the charts that it has not `seen`. Painting dominates the page's cost: text,
+    alerts and the loss update at every look, pictures every few seconds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class Looker:
         panel = MAKERS[name](self.history)
         if panel is None:
             return None
-        if stays:  # its number is new
+        if stays:  # same picture, new number
             panel, now = replace(panel, picture=old.picture), old.at
         return Drawn(figure(asdict(panel)), panel.picture, self.version, now)
 
@@ -133,7 +133,7 @@ TICK = 0.5  # seconds
 
 
 class SlowTicks(uvicorn.Server):
-    """Checks for the end twice a second; uvicorn's ten times cost as much as the page."""
+    """Checks for shutdown twice a second; uvicorn's ten times cost as much as the page."""
 
     async def main_loop(self) -> None:
         ticks = 0

@@ -1,7 +1,7 @@
-"""A run's history: its files as they grow, curves of rank 0, each rank's newest sample, the alerts.
+"""A run's history: growing files, curves of rank 0, each rank's newest sample, the alerts.
 
-Curves of any length are kept in a few hundred points with mean, lowest and highest: when there are
-too many, neighbours are joined in pairs, so that a spike of one step in a million is still seen.
+Curves of any length are kept as a few hundred points with mean, min and max: when there are too
+many, neighbours are merged in pairs, so that a one-step spike in a million is still visible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST = 120
 
 
 class Point(NamedTuple):
-    x: float  # of the last value in it
+    x: float  # of its last value
     mean: float
     low: float
     high: float
@@ -33,10 +33,10 @@ class Point(NamedTuple):
 
 @dataclass
 class Curve:
-    """Add values by growing x; those that are not finite are counted and left out."""
+    """Add values by growing x; non-finite ones are counted and skipped."""
 
     points: list[Point] = field(default_factory=list)
-    stride: int = 1  # values in a point
+    stride: int = 1  # values per point
     not_finite: int = 0
     _open: list[float] = field(default_factory=list)
     _x: float = 0.0
@@ -55,12 +55,12 @@ class Curve:
                 self.points, self.stride = [_join(a, b) for a, b in pairs], 2 * self.stride
 
     def zeros(self) -> Curve:
-        """A curve of as many values, all 0, for a part that begins late."""
+        """A curve of equal length, all 0, for a part that starts late."""
         points = [Point(point.x, 0.0, 0.0, 0.0) for point in self.points]
         return Curve(points, self.stride, 0, [0.0] * len(self._open), self._x)
 
     def seen(self) -> list[Point]:
-        """The points, with the values since the last whole one."""
+        """The points, including the incomplete last one."""
         return [*self.points, self._closed()] if self._open else self.points
 
     def _closed(self) -> Point:
@@ -72,14 +72,14 @@ def _join(a: Point, b: Point) -> Point:
     return Point(b.x, (a.mean + b.mean) / 2, min(a.low, b.low), max(a.high, b.high))
 
 
-RUN_FILES = ("run.json", "finetune.json")  # of a run that has made no step yet
-MOST_BYTES = 16 * 2**20  # of a file, at the first look: its end
+RUN_FILES = ("run.json", "finetune.json")  # written before a run's first step
+MOST_BYTES = 16 * 2**20  # read from the end of a file at the first look
 
 
 class Tail:
     """`look()` -> [(rank, sample), …], new since the last call, by time.
 
-    A file that has become shorter, or is another one, was cut by a resumed run: all are read anew.
+    A file that shrank or was replaced was cut by a resumed run: all are reread.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ class Tail:
         place = self.places.get(rank, max(0, now.st_size - MOST_BYTES))
         file.seek(place)
         text = file.read(now.st_size - place)
-        whole = text.rfind(b"\n") + 1  # half a line is read again
+        whole = text.rfind(b"\n") + 1  # an incomplete line is reread
         self.places[rank], self.inodes[rank] = place + whole, now.st_ino
         for line in text[:whole].splitlines():
             with suppress(ValueError):
@@ -176,7 +176,7 @@ class History:
 
     def _add(self, rank: int, sample: Sample) -> None:
         now = sample.get("time", 0.0)
-        if self.ended is None and now > self.next + EVERY:  # as between the two samples
+        if self.ended is None and now > self.next + EVERY:  # as if between the two samples
             self._scrape(now)
         self.newest[rank] = self.newest.get(rank, {}) | sample
         if "ended" in sample:
@@ -208,7 +208,7 @@ class History:
 
     @property
     def state(self) -> str:
-        """not begun, running, stalled, or the way that it ended."""
+        """not begun, running, stalled, or how it ended."""
         if self.ended is not None:
             return self.ended
         if not self.newest:

@@ -24,12 +24,12 @@ WAITED = {
 
 
 def state_of(history: History) -> dict[str, Any]:
-    """JSON's kinds of values only."""
+    """The state, in JSON types only."""
     return {**heading(history), "panels": [asdict(panel) for panel in panels(history)]}
 
 
 def heading(history: History) -> dict[str, Any]:
-    """The values of the heading."""
+    """Values shown in the heading."""
     return {
         "run": history.folder.resolve().name,
         "state": history.state,
@@ -69,7 +69,7 @@ def facts(history: History) -> list[tuple[str, str]]:
 
 
 def alerts(history: History) -> list[dict[str, Any]]:
-    """Alerts that fire, then past ones, the newest first; a rule once for all its ranks."""
+    """Alerts that fire, then past ones, the newest first; each rule once for all ranks."""
     firing = history.alerts.firing
     shown = [_shown(each, True) for each in _by_rule(firing)]
     past = [alert for alert in history.alerts.fired if alert not in firing]

@@ -1,4 +1,4 @@
-"""The charts of a run, chosen by what it recorded: one list, for the page and for a notebook."""
+"""The charts of a run, chosen by what it recorded; one list for the page and for notebooks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _parts(history: History) -> Panel | None:
 
 
 def _ranks(history: History) -> Panel | None:
-    """Compute of each rank, before it waits for the others: where a straggler is seen."""
+    """Compute time of each rank before it waits for the others, which shows a straggler."""
     samples = sorted(history.newest.items())
     values = {rank: s["compute_seconds"] for rank, s in samples if "compute_seconds" in s}
     if len(values) < 2:
@@ -104,6 +104,6 @@ MAKERS: dict[str, Callable[[History], Panel | None]] = {  # in the order of the 
 
 
 def panels(history: History) -> list[Panel]:
-    """Those that the run has anything for."""
+    """The panels that the run has data for."""
     made = (make(history) for make in MAKERS.values())
     return [panel for panel in made if panel is not None]

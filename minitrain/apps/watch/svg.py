@@ -1,4 +1,4 @@
-"""Small charts as SVG text, for the page and for a notebook: lines with their range, stacks, bars.
+"""Small SVG charts, for the page and for notebooks: lines with their range, stacks, bars.
 
 A whole page takes 2 ms, where matplotlib takes half a second; colours follow the reader's theme
 (theme.css), and each chart describes itself in words (`aria-label`).
@@ -30,7 +30,7 @@ class Frame:
         low, high = min(ys), max(ys)
         if self.log:
             low, high = math.log10(low), math.log10(high)
-        elif high > 0 and high - low < 0.02 * high:  # next to constant: its noise is no news
+        elif high > 0 and high - low < 0.02 * high:  # nearly constant: do not magnify noise
             low = 0.0
         room = 0.06 * (high - low) or max(abs(high) * 0.05, 1e-9)
         self.low, self.high = (low if low == 0 else low - room), high + room
@@ -45,7 +45,8 @@ class Frame:
         return HEIGHT - BOTTOM - max(0.0, min(1.0, share)) * (HEIGHT - TOP - BOTTOM)
 
     def ticks(self) -> list[float]:
-        """Two to five: 1, 2 or 5 times a power of ten apart; on a logarithmic axis, such values."""
+        """Two to five: 1, 2 or 5 times a power of ten apart; or such values on a logarithmic
+        axis."""
         if self.log:
             first, last = math.floor(self.low), math.ceil(self.high)
             found = [d * 10.0**e for e in range(first, last + 1) for d in (1, 2, 5)]

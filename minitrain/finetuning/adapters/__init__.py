@@ -1,1 +1,1 @@
-"""Adapters, a file each: all begin as nothing, or as good as nothing."""
+"""Adapters, one per file; each starts as the identity, or nearly so."""

@@ -3,10 +3,11 @@
     Houlsby    y = f(x);  y + U·gelu(D y + d) + u         after a sublayer's last matrix
     parallel   f(x) + s·(U·relu(D x + d) + u)             beside a whole sublayer, reading its input
 
-U and u begin as zero, so that nothing is added at first. The bend is what LoRA leaves out, and the
-reason why these cannot be merged: they cost time at every token that is ever generated.
+U and u start at zero, so that nothing is added at first. The nonlinearity, which LoRA lacks, means
+that these cannot be merged: they cost time at every generated token.
 Trained: 2·M·D + M + D numbers each. Papers: Houlsby et al., arXiv 1902.00751; He et al., 2110.04366
-(parallel, with s = 4). Shapes: D width  M bottleneck.
+(parallel, with s = 4).
+Shapes: D width  M bottleneck.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ class Houlsby(Bottleneck):
 
 
 class Parallel(Bottleneck):
-    """Over a sublayer, attention or MLP; `rest` is what else that one reads."""
+    """Over a sublayer, attention or MLP; `rest` holds the sublayer's other inputs."""
 
     def __init__(self, *settings: Any, scale: float = 4.0, **more: Any) -> None:
         super().__init__(*settings, **more)
         self.scale = scale
 
     def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Any:
-        """x (B, T, D) -> (B, T, D), and what else the sublayer gives."""
+        """x (B, T, D) -> (B, T, D), and the sublayer's other outputs."""
         y, *more = given if isinstance(given := base(x, *rest, **named), tuple) else (given,)
         inside = F.relu(F.linear(x.to(self.down.dtype), self.down, self.down_bias))  # (B, T, M)
         y = y + (self.scale * F.linear(inside, self.up, self.up_bias)).to(y.dtype)

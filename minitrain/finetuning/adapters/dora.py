@@ -1,11 +1,11 @@
-"""DoRA: a row's length is learned apart from its direction, and LoRA turns the direction.
+"""DoRA: learns each row's magnitude separately from its direction, which LoRA updates.
 
     V = W + s·B·A      y = m·V x / ‖V‖     m (O,) begins as the rows' lengths ‖W‖: y = W x at first
 
-‖V‖ is computed anew each step, and backward treats it as a constant (section 4.3), which spares
-the gradient of a whole matrix. y is put together from W x and B A x, so that no layer is opened but
-to measure rows. Cost: LoRA's, and 2·R·I·O FLOPs and I·O numbers a step for V, whatever the batch.
-Paper: Liu et al., arXiv 2402.09353. Shapes: I, O features in and out  R rank.
+‖V‖ is computed anew each step, and backward treats it as a constant (section 4.3), which avoids the
+gradient of a whole matrix. y is computed from W x and B A x, so W itself is only read to measure
+its rows. Cost: LoRA's, and 2·R·I·O FLOPs and I·O numbers a step for V, whatever the batch. Paper:
+Liu et al., arXiv 2402.09353. Shapes: I, O features in and out  R rank.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
              down    y = W (l ⊙ x)       l (I,)     }
     BitFit           y = W x + b + δ     δ (O,) begins as 0: the change of the bias
 
-(IA)³ trains 2·K·C + F numbers a layer, the fewest of all methods here that are merged: a row or a
-column of W is multiplied. BitFit trains O; a layer without a bias, as in Llama, gets its first.
+(IA)³ trains 2·K·C + F numbers a layer, the fewest of all mergeable methods here: merging scales
+rows or columns of W. BitFit trains O; a layer without a bias, as in Llama, gets one.
 Papers: Liu et al., arXiv 2205.05638; Ben Zaken et al., 2106.10199.
 Shapes: I, O features in and out.
 """
@@ -26,7 +26,7 @@ from minitrain.finetuning.layer import (
 
 
 class IA3(Adapter):
-    """`of_input`: the features that the layer reads are scaled, not those that it makes."""
+    """`of_input`: scales the layer's input features instead of its outputs."""
 
     peft_names = {"ia3_l": "ia3_l"}  # noqa: RUF012
 

@@ -1,12 +1,13 @@
-"""LoRA: a layer learns a matrix of low rank beside its own, s·B·A.
+"""LoRA: a layer learns a low-rank matrix s·B·A beside its frozen weight.
 
     y = W x + s·B (A x)        A (R, I) drawn at random, B (O, R) zero: at first nothing is added
 
-Scaling s is α/R; rsLoRA takes α/√R, under which the size of what is learned does not shrink as R
-grows. Trained: R(I + O) of I·O numbers. At the first step only B moves, since dL/dA = s·Bᵀ(…) = 0;
-were A zero too, neither ever would. Merged, W + s·B·A costs nothing more than W.
+Scaling s is α/R; rsLoRA uses α/√R, under which the update does not shrink as R grows. Trained: R(I
++ O) of I·O numbers. At the first step only B moves, since dL/dA = s·Bᵀ(…) = 0; were A zero too,
+neither ever would. Merged, W + s·B·A costs no more than W.
 Cost a token: 2R(I + O) FLOPs forward; backward computes no dW. Papers: Hu et al., arXiv 2106.09685;
-Kalajdzievski, 2312.03732 (rsLoRA). Shapes: I, O features in and out.
+Kalajdzievski, 2312.03732 (rsLoRA).
+Shapes: I, O features in and out.
 
 The same over an embedding (`LoRAEmbedding`) and over a mixture's experts (`LoRAExperts`).
 """
@@ -34,9 +35,9 @@ from minitrain.model.experts.grouped import Experts
 
 
 class LoRA(Adapter):
-    """Over a linear layer. Dropout is before A alone, never before the layer itself.
+    """Over a linear layer. Dropout applies only before A, never before the layer itself.
 
-    x is cast to the adapter's dtype (at least float32), and what it adds to y's.
+    x is cast to the adapter's dtype (at least float32), and the adapter's output to y's.
     """
 
     peft_names = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight"}  # noqa: RUF012
@@ -65,7 +66,7 @@ class LoRA(Adapter):
         return len(self.lora_A)
 
     def forward(self, base: nn.Module, x: Tensor, *rest: Any, **named: Any) -> Tensor:
-        """x (..., I) -> (..., O); `rest` is what else the base layer reads."""
+        """x (..., I) -> (..., O); `rest` holds the base layer's other inputs."""
         y = base(x, *rest, **named)
         return y + self.low_rank(x).to(y.dtype)
 
@@ -76,7 +77,7 @@ class LoRA(Adapter):
         return F.linear(inside, self.lora_B)
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """A (R, I) and B (O, R) whose product, times the scaling, is all that is added."""
+        """A (R, I) and B (O, R) whose product times the scaling is the whole update."""
         return self.lora_A.detach(), self.lora_B.detach()
 
     def delta(self) -> Tensor:
@@ -89,21 +90,21 @@ class LoRA(Adapter):
 
 
 def merged_linear(base: nn.Module, delta: Tensor) -> nn.Module:
-    """A frozen layer that computes W + delta, and base's bias; delta (O, I), base as it was.
+    """A frozen layer with weight W + delta and base's bias; delta (O, I), base unchanged.
 
-    Summed in the wider of both dtypes, and rounded to W's once.
+    Summed in the wider of both dtypes, and rounded once to W's.
     """
     weight = dense_weight(base)
     return dense_like(base, (weight + delta).to(weight.dtype), bias_of(base))
 
 
 class LoRAEmbedding(Adapter):
-    """Over an nn.Embedding: a table of V rows of R numbers, and one matrix that reads them.
+    """Over an nn.Embedding: a table of V rows of R numbers, and one up-projection.
 
-        y = E[t] + s·A[:, t]ᵀ Bᵀ      A (R, V) zero, B (D, R) random: as in PEFT, the reverse
+        y = E[t] + s·A[:, t]ᵀ Bᵀ      A (R, V) zero, B (D, R) random: as in PEFT, reversed
 
-    Looking up a column of A costs nothing, and a token that the new text never has keeps its
-    vector. Shapes: V vocabulary  D width  R rank.
+    Looking up a column of A costs nothing, and a token absent from the new text keeps its vector.
+    Shapes: V vocabulary  D width  R rank.
     """
 
     peft_names = {  # noqa: RUF012
@@ -142,13 +143,13 @@ class LoRAExperts(Adapter):
 
         W'_e = W_e + s·(B_e A_e)ᵀ      W (E, I, O), A (E, R, I), B (E, O, R) zero
 
-    Between an expert's matrices stands a nonlinearity, so that no adapter can stand beside the
-    three of them: the experts' own code runs on the sums, a batched matmul of all E. Cost a step:
+    An expert has a nonlinearity between its matrices, so that no single adapter fits beside all
+    three: the experts' own code runs on the sums W', as a batched matmul of all E. Cost a step:
     2·R·I·O FLOPs an expert and matrix and E·I·O numbers for W', and as many for its gradient,
-    whatever the tokens. In bfloat16 W' is rounded to what the experts compute in. Trained:
-    E·R·(I + O) numbers a matrix; an expert that no token chooses does not learn. As PEFT's
-    `target_parameters` does it; its files are of models that hold gate and up in one tensor, so
-    ours cross to no other library. Shapes: E experts  I, O features in and out  R rank.
+    whatever the number of tokens. W' is rounded to the experts' dtype, such as bfloat16. Trained:
+    E·R·(I + O) numbers a matrix; an expert that no token chooses does not learn. It follows PEFT's
+    `target_parameters`, but PEFT's models hold gate and up in one tensor, so our files load in no
+    other library. Shapes: E experts  I, O features in and out  R rank.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Norm tuning: copies of the norms learn, and stand in for them; and so do whole modules that are
-trained beside another adapter, as a new head is (`modules_to_save`).
+"""Norm tuning: trains copies of the norms in their place; also whole modules that are trained
+beside another adapter, such as a new head (`modules_to_save`).
 
 Trained: D numbers a norm, (2L + 1)·D in all. Paper: Zhao et al., arXiv 2312.11420.
 """
@@ -15,7 +15,7 @@ from minitrain.finetuning.layer import Adapter, place_of
 
 
 class TunedNorm(Adapter):
-    """Over any norm: whatever takes x alone and has parameters."""
+    """Over any norm: any module with parameters whose only input is x."""
 
     peft_prefix = "ln_tuning_layers."
 

@@ -1,11 +1,11 @@
-"""PiSSA: LoRA that begins at the layer's own largest singular values, which move soonest.
+"""PiSSA: LoRA initialized with the layer's largest singular values, which learn fastest.
 
     W = U S Vᵀ      A0 = √(S/s) Vᵀ, B0 = U √(S/s) of the R largest      s·B0·A0 ≈ W
     y = (W - s·B0·A0) x + s·B (A x),       A and B begin as A0 and B0, so that y = W x
 
 The paper writes W - s·B0·A0 into the layer. Here the layer stays as it is and A0 and B0 are kept
-beside it: the same numbers, and the bare model is still there, quantized layers too; it costs
-LoRA's FLOPs twice. What has been learned is B·A - B0·A0, a LoRA of rank 2R, and is saved as one.
+beside it: the same numbers, and the base model stays intact, quantized layers too; it costs twice
+LoRA's FLOPs. The learned update B·A - B0·A0 is a LoRA of rank 2R, and is saved as one.
 Paper: Meng et al., arXiv 2404.02948. Shapes: I, O features in and out  R rank.
 """
 
@@ -41,7 +41,7 @@ class PiSSA(LoRA):
             self.lora_B.copy_(b)
 
     def low_rank(self, x: Tensor) -> Tensor:
-        """s·(B A - B0 A0) x; the same dropout on both ways."""
+        """s·(B A - B0 A0) x; the same dropout mask for both products."""
         x = F.dropout(x, self.dropout, self.training).to(self.lora_A.dtype)
         moved = F.linear(F.linear(x, self.lora_A), self.lora_B)
         return (moved - F.linear(F.linear(x, self.first_A), self.first_B)) * self.scaling

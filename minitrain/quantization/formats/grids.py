@@ -1,4 +1,4 @@
-"""The levels that a weight may take: equally spaced, or where normal numbers are dense.
+"""Quantization grids: equally spaced levels, or levels denser where normal weights are.
 
     absmax      w ~ scale·q            q = -m .. m, m = 2^(b-1) - 1    scale = max|w| / m
     full range  w ~ scale·q            q = -m-1 .. m                   scale = max|w| / (m + 1/2)
@@ -7,11 +7,11 @@
 
 Zero stays exactly zero in all: min and max include it. |error| <= scale/2 in the first three (a
 zero point that is rounded may cost the ends another half). Absmax leaves its lowest code unused, so
-that w and -w lose the same. The full range uses it, as compressed-tensors does: the more, the fewer
-the bits (8 levels for 7 at 3 bits), but a number may come back another than its negative.
+that w and -w have the same error. The full range uses it, as compressed-tensors does: this gains
+most at few bits (8 levels for 7 at 3 bits), but w and -w may be rounded differently.
 
-Every grid has `bits`, a `name` as it begins a format's (`int4`, `nf4`), and
-    fit(tiles (G, g)) -> what each tile is written with
+Every grid has `bits`, a `name` as the prefix of a format's (`int4`, `nf4`), and
+    fit(tiles (G, g)) -> the parameters of each tile
     encode(x (G, n), params) -> codes (G, n) uint8, of the nearest levels
     decode(codes (G, n), params) -> the levels, in float32
 A codebook may be any 16 numbers. NF4's are quantiles of the normal distribution, 7 below 0 and 8
@@ -28,13 +28,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Params = dict[str, Tensor]  # "scale" and what else a tile has, each (G, 1)
-TINY = torch.finfo(torch.float32).tiny  # a scale below it would have an infinite inverse
+Params = dict[str, Tensor]  # "scale" and a tile's other parameters, each (G, 1)
+TINY = torch.finfo(torch.float32).tiny  # the inverse of a smaller scale would be infinite
 
 
 @dataclass(frozen=True)
 class Absmax:
-    """`full`: the lowest code is used too, and the largest weight lies half a step beyond the last
+    """`full`: the lowest code is used too, and the largest weight is half a step beyond the last
     level."""
 
     bits: int
@@ -111,13 +111,13 @@ class Codebook:
         return chosen.view(codes.shape).mul_(params["scale"])
 
     def unpack(self, held: Tensor) -> Tensor:
-        """bytes (n,), of two codes each -> their levels (2n,), both by one look into a table of 256
-        pairs: a third of the time of taking the codes apart first."""
+        """bytes (n,), of two codes each -> their levels (2n,), by one lookup in a table of 256
+        pairs: a third of the time of splitting the codes first."""
         return self.pairs(held).index_select(0, held.int()).view(torch.float32)
 
     def unpack_tiles(self, held: Tensor, scale: Tensor) -> Tensor:
-        """bytes of whole tiles (G·g/2,), g even, scale (G, 1) -> what they stand for (G, g). A
-        piece of it is in the cache still when it is multiplied: two thirds of the time."""
+        """bytes of whole tiles (G·g/2,), g even, scale (G, 1) -> the weights (G, g). Works in
+        pieces that are still in cache when multiplied: two thirds of the time."""
         pairs, room = self.pairs(held), held.new_empty(held.numel(), dtype=torch.int64)
         tiles = room.view(torch.float32).view(len(scale), -1)
         some = max(1, PIECE // tiles.shape[1])  # tiles a piece
@@ -136,15 +136,15 @@ class Codebook:
 
 Grid = Absmax | ZeroPoint | Codebook
 PIECE = 2**18  # weights: 1 MB of them in float32
-CELLS = 1024  # to a unit
-FEW = 2**16  # numbers, for which the table of cells takes longer than it saves
+CELLS = 1024  # per unit
+FEW = 2**16  # numbers, below which building the table of cells costs more than it saves
 
 
 def _place(x: Tensor, middles: Tensor) -> Tensor:
-    """The number of ascending `middles` below each x: torch.bucketize in a fifth of its time.
+    """The number of ascending `middles` below each x: torch.bucketize in a fifth of the time.
 
-    In a cell of width 1/CELLS lies one middle at most: the cell says how many are below it, and one
-    comparison decides. Where two lie in one, or for few numbers, it is bucketize.
+    A cell of width 1/CELLS holds at most one middle: the cell gives the count below it, and one
+    comparison decides. Where a cell holds two, or for few numbers, it calls bucketize.
     """
     if x.numel() <= FEW or middles.diff().min() <= 1 / CELLS:
         return torch.bucketize(x, middles, out_int32=True)
@@ -157,11 +157,11 @@ def _place(x: Tensor, middles: Tensor) -> Tensor:
 
 
 def normal_levels(bits: int = 4) -> Tensor:
-    """NF4, and its like of other `bits`: 2^(bits-1) - 1 quantiles of the normal distribution below
-    0 and one more above, over the largest; ascending, float32, from -1 to 1.
+    """NF4 and its analogues for other `bits`: 2^(bits-1) - 1 quantiles of the normal distribution
+    below 0 and one more above, divided by the largest; ascending, float32, from -1 to 1.
 
-    The outermost is the mean of two: the middles of the last of 2^bits and of 2^bits - 1 equal
-    shares. For NF4 that is 0.9677083, the paper's code's.
+    The outermost probability is the mean of two: the midpoints of the last of 2^bits and of 2^bits
+    - 1 equal intervals. For NF4 that is 0.9677083, as in the paper's code.
     """
     levels = 2**bits
     outermost = round(1 - (1 / (2 * levels) + 1 / (2 * (levels - 1))) / 2, 7)
@@ -175,7 +175,8 @@ def normal_levels(bits: int = 4) -> Tensor:
 
 
 def float4_levels() -> tuple[float, ...]:
-    """FP4 as bitsandbytes orders its codes: a sign bit, then these over the largest of them."""
+    """FP4 as bitsandbytes orders its codes: a sign bit, then these divided by the largest of
+    them."""
     magnitudes = torch.tensor([0, 0.0625, 8, 12, 4, 6, 2, 3])
     return tuple((torch.cat([magnitudes, -magnitudes]) / 12).tolist())
 

@@ -1,9 +1,9 @@
 """Formats by name: `grid[-tiling][-mse][-dq]`, or a float of `precision`.
 
-    int8  int4  int3  int2       absmax; with f (int4f) the full range, with z a zero point
+    int8  int4  int3  int2       absmax; suffix f (int4f): full range; suffix z: a zero point
     nf4   fp4                    codebooks of 16 levels
-    -tensor  -row  -g64  -b64    a scale for all, a row, 64 along a row, 64 of the flattened one
-    -mse                         scales with the least error, where others keep the largest weight
+    -tensor  -row  -g64  -b64    a scale per matrix, row, 64 along a row, 64 of the flattened one
+    -mse                         scales of least error, instead of those of the largest weight
     -dq                          the scales in 8 bits too
     fp8   mxfp8  mxfp4  nvfp4    E4M3 under one scale; blocks of 32 or 16 (precision/blocks.py)
 
@@ -42,7 +42,7 @@ PATTERN = re.compile(
 
 
 def named(name: str) -> Format:
-    """`named("int4-g128")`; a format's own `name` finds it again. InputError with the nearest."""
+    """`named("int4-g128")`; the inverse of a format's `name`. InputError with the nearest."""
     if name in FLOATS:
         return FloatFormat(name, FLOATS[name])
     found = PATTERN.fullmatch(name)

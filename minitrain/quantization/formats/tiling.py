@@ -5,9 +5,9 @@
     Groups(g)  F·⌈D/g⌉ tiles      along the sum: GPTQ, AWQ; the last of a row may be smaller
     Blocks(g)  ⌈F·D/g⌉ tiles      of the flattened matrix, across the ends of rows: QLoRA
 
-`cut` gives the tiles of a matrix and `join` the matrix again; `columns` is the number of columns
-that share their scales, GPTQ's step; `name` ends a format's (`row`, `g64`). A scale of 32 bits
-costs 32/g bits a weight. What a tile lacks at the edge is filled with zeros, which are not stored.
+`cut` splits a matrix into tiles and `join` restores it; `columns` is the number of columns that
+share their scales, GPTQ's step; `name` is the suffix of a format's (`row`, `g64`). A 32-bit scale
+costs 32/g bits a weight. Incomplete tiles at the edge are padded with zeros, which are not stored.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ Tiling = Whole | Rows | Groups | Blocks
 
 
 def _filled(x: Tensor, size: int) -> Tensor:
-    """Zeros behind the last dimension up to a multiple of `size`; F.pad would copy for none too."""
+    """Pads the last dimension with zeros to a multiple of `size`; F.pad copies even with nothing to
+    pad."""
     missing = -x.shape[-1] % size
     return F.pad(x, (0, missing)) if missing else x

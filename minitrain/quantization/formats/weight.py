@@ -1,15 +1,15 @@
-"""A weight in few bits: it knows its format, its bits a weight and its way back.
+"""A quantized weight, with its format, its bits per weight and its dequantization.
 
     held = named("nf4").quantize(linear.weight)   # QuantizedWeight: packed codes and scales
     held.bits_per_weight                          # 4.5, scales counted
     held.dequantize()                             # (F, D) float32
 
-Double quantization holds the scales themselves in 8 bits, in blocks of 256, after their mean is
-taken out (they are all positive, and the 8-bit levels are not): bits a weight of blocks of 64
+Double quantization stores the scales themselves in 8 bits, in blocks of 256, after subtracting
+their mean (scales are all positive, 8-bit levels are not). Bits per weight with blocks of 64:
 
     4 + 32/64 = 4.5        4 + 8/64 + 32/(64·256) = 4.127
 
-As in bitsandbytes, codes are those of the scales before that.
+As in bitsandbytes, weight codes are computed with the scales before their quantization.
 Paper: Dettmers et al. 2023, QLoRA (arXiv:2305.14314), section 3; the clip search: GPTQ's code,
 github.com/IST-DASLab/gptq, quant.py. Shapes: F width out  D width in  G tiles  g a tile.
 """
@@ -30,12 +30,12 @@ from minitrain.precision.blocks import Quantized, Scaling
 from minitrain.quantization.formats.grids import Codebook, Grid, Params
 from minitrain.quantization.formats.tiling import Blocks, Groups, Shape, Tiling
 
-WIDTHS = (2, 3, 4, 8)  # bits a code
+WIDTHS = (2, 3, 4, 8)  # bits per code
 
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A matrix (F, D) as it is held: `tensors` are all its bytes."""
+    """A quantized matrix (F, D): `tensors` are all its stored bytes."""
 
     format: Format
     shape: Shape
@@ -56,8 +56,8 @@ class QuantizedWeight:
 
 @dataclass(frozen=True)
 class GridFormat:
-    """Codes on a grid, in tiles with a scale each; `double`: the scales in 8 bits too; `clip`: the
-    range of a tile is shrunk to where its error is least, and what lies beyond it is clipped."""
+    """Codes on a grid, in tiles with a scale each; `double`: the scales in 8 bits too; `clip`: a
+    tile's range is shrunk to where its error is least, and weights beyond it are clipped."""
 
     grid: Grid
     tiling: Tiling
@@ -70,12 +70,12 @@ class GridFormat:
         return f"{self.grid.name}-{self.tiling.name}{ends}"
 
     def fit(self, tiles: Tensor, importance: Tensor | float = 1.0) -> Params:
-        """tiles (G, g) -> what each is written with, (G, 1). `importance` (G, g): what an error of
-        each number costs, for those that are clipped."""
+        """tiles (G, g) -> each tile's parameters, (G, 1). `importance` (G, g): the cost of an error
+        in each weight, for formats that clip."""
         return best_clipped(self.grid, tiles, importance) if self.clip else self.grid.fit(tiles)
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
-        """weight (F, D), finite, rounded to nearest; InputError where it cannot be."""
+        """weight (F, D), finite, rounded to nearest; InputError if not finite."""
         weight = checked(weight)
         tiles = self.tiling.cut(weight)
         params = self.fit(tiles)
@@ -83,7 +83,7 @@ class GridFormat:
         return self.hold(codes, params)
 
     def hold(self, codes: Tensor, params: Params) -> QuantizedWeight:
-        """Codes (F, D) uint8, however they were chosen, and what each tile is written with."""
+        """Codes (F, D) uint8, however they were chosen, and each tile's parameters."""
         shape, bits = tuple(codes.shape), self.grid.bits
         tensors = {"codes": pack(codes, bits)}
         for name, value in params.items():
@@ -100,7 +100,7 @@ class GridFormat:
         scale = (expand(tensors) if self.double else tensors["scale"]).unsqueeze(1)  # (G, 1)
         if isinstance(self.grid, Codebook):
             tile = self.tiling.size if isinstance(self.tiling, (Blocks, Groups)) else 1
-            if tile % 2 == 0 and len(scale) * tile == count:  # none is filled up
+            if tile % 2 == 0 and len(scale) * tile == count:  # no tile is padded
                 return self.grid.unpack_tiles(tensors["codes"], scale).view(shape)
             levels = self.grid.unpack(tensors["codes"])[:count].view(shape)
             return self.tiling.join(self.tiling.cut(levels).mul_(scale), shape)
@@ -113,7 +113,7 @@ class GridFormat:
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """The narrow floats of `precision`, under their own scales: FP8, MX, NVFP4."""
+    """The narrow floats of `precision`, with their own scales: FP8, MX, NVFP4."""
 
     name: str
     scaling: Scaling
@@ -132,14 +132,14 @@ Format = GridFormat | FloatFormat
 
 
 def checked(weight: Tensor) -> Tensor:
-    """The matrix in float32, without gradient; InputError where no scale would fit it."""
+    """The matrix in float32, without gradient; InputError where no scale can represent it."""
     if weight.dim() != 2 or not weight.numel():
         raise InputError(
             f"a tensor of shape {tuple(weight.shape)} is no weight matrix (out, in): quantize the "
             "matrices of linear layers, and leave vectors as they are"
         )
     weight = weight.detach().float()
-    if not weight.sum().isfinite() and not weight.isfinite().all():  # the sum is 50 times as fast
+    if not weight.sum().isfinite() and not weight.isfinite().all():  # the sum is 50 times faster
         bad = int((~weight.isfinite()).sum())
         raise InputError(
             f"{bad} of {weight.numel():,} weights are inf or nan, and no scale fits those: "
@@ -149,12 +149,12 @@ def checked(weight: Tensor) -> Tensor:
 
 
 SHRUNK = torch.arange(100, 20, -1) / 100  # 1.00, 0.99 … 0.21 of the range
-NORM = 2.4  # more than 2: a large error counts for more than its square
+NORM = 2.4  # more than 2: weighs large errors more than squares do
 
 
 def best_clipped(grid: Grid, tiles: Tensor, importance: Tensor | float = 1.0) -> Params:
-    """The range, of 80, with the least Σ c·|w - ŵ|^2.4 over each tile (G, g), c the importance;
-    among equals the widest. Few large weights are then worth less than finer levels for others."""
+    """The one of 80 ranges with the least Σ c·|w - ŵ|^2.4 over each tile (G, g), c the importance;
+    the widest of equals. Trades the error of few large weights for finer levels of the others."""
     best, least = grid.fit(tiles), tiles.new_full((len(tiles), 1), torch.inf)
     for share in SHRUNK.tolist():
         params = grid.fit(tiles * share)
@@ -166,7 +166,7 @@ def best_clipped(grid: Grid, tiles: Tensor, importance: Tensor | float = 1.0) ->
     return best
 
 
-# ---- codes side by side in bytes, the first in the highest bits ----
+# ---- codes packed into bytes, the first in the highest bits ----
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -174,7 +174,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
     4 bits   aaaabbbb                      byte >> 4 is the first code, as in bitsandbytes
     2 bits   aabbccdd
-    3 bits   aaabbbcc cdddeeef ffggghhh    eight codes fill three bytes: rounded up to those
+    3 bits   aaabbbcc cdddeeef ffggghhh    eight codes fill three bytes: padded to a multiple of
+    eight
     """
     shifts, size, dtype = _layout(bits)
     codes = F.pad(codes.flatten(), (0, -codes.numel() % len(shifts)))
@@ -200,8 +201,7 @@ def unpack(held: Tensor, bits: int, count: int) -> Tensor:
 
 
 def _layout(bits: int) -> tuple[list[int], int, torch.dtype]:
-    """Positions of the codes in a unit, the unit's bytes, and the integer type that holds it
-    meanwhile."""
+    """Positions of the codes in a unit, the unit's bytes, and an integer type that holds it."""
     assert bits in WIDTHS, f"codes of {bits} bits"
     size = 3 if bits == 3 else 1
     return list(range(8 * size - bits, -1, -bits)), size, torch.uint8 if size == 1 else torch.int32
@@ -214,7 +214,7 @@ def quantize_blocks(x: Tensor, levels: Tensor, size: int) -> tuple[Tensor, Tenso
     """x, of any shape -> codes (n,) uint8 and scales (G,) float32, G = ⌈n/size⌉.
 
     `levels` (k,) ascend from -1 to 1, k <= 256. x, flattened, is cut into blocks of `size`; a
-    block's scale is its largest magnitude, a number's code the level nearest to it over the scale.
+    block's scale is its largest magnitude, a number's code the level nearest to number / scale.
     """
     book = Codebook("levels", tuple(levels.tolist()))
     tiles = Blocks(size).cut(x.detach().float())
@@ -225,7 +225,7 @@ def quantize_blocks(x: Tensor, levels: Tensor, size: int) -> tuple[Tensor, Tenso
 def compress(scales: Tensor, levels: Tensor, size: int) -> Params:
     """scales (G,) -> `scale_codes` (G,), `scale_outer` (⌈G/size⌉,), `scale_mean` ().
 
-    The mean is taken out first: scales are all positive, and half of the levels are not.
+    The mean is subtracted first: scales are all positive, and half of the levels are not.
     """
     mean = scales.mean()
     codes, outer = quantize_blocks(scales - mean, levels, size)
@@ -233,7 +233,7 @@ def compress(scales: Tensor, levels: Tensor, size: int) -> Params:
 
 
 def expand(tensors: Mapping[str, Tensor]) -> Tensor:
-    """-> scales (G,). A level below 0 would turn the weights' signs: at least 0."""
+    """-> scales (G,). Clamped at 0: a negative scale would flip the weights' signs."""
     codes = tensors["scale_codes"]
     levels = dynamic_map(signed=True).to(codes.device)
     outer = tensors["scale_outer"].repeat_interleave(BLOCK)[: len(codes)]

@@ -1,1 +1,1 @@
-"""Linear layers whose weight is held in few bits."""
+"""Linear layers with a quantized weight."""

@@ -1,10 +1,10 @@
-"""Quantization-aware training: forward sees the rounded weight, and the real one learns.
+"""Quantization-aware training: forward uses the rounded weight, the float one is updated.
 
-    forward    y = x Q(W)^T          Q(W) what the format leaves of W, its scales fitted anew
+    forward    y = x Q(W)^T          Q(W): W rounded to the format, its scales refitted
     backward   dW = dQ(W)            the straight-through estimator: round's own gradient is 0
 
-W moves by steps far smaller than a level, and changes levels when they add up. `convert_qat` then
-gives the layers that are deployed; they compute bit for bit what was trained.
+Updates far smaller than a level accumulate in W until it changes levels. `convert_qat` then makes
+the layers to deploy; they compute bit for bit the same as in training.
 Papers: Bengio et al. 2013 (arXiv:1308.3432); Jacob et al. 2018 (arXiv:1712.05877).
 Shapes: D width in  F width out.
 """
@@ -36,12 +36,12 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(weight: Tensor, form: Format) -> Tensor:
-    """weight (F, D) rounded to `form`; its gradient is passed on as if it were not."""
+    """weight (F, D) rounded to `form`; its gradient passes through unchanged."""
     return _StraightThrough.apply(weight, form)
 
 
 class FakeQuantLinear(nn.Linear):
-    """nn.Linear over a rounded copy of its weight, which is the other layer's own parameter."""
+    """nn.Linear over a rounded copy of its weight, a parameter shared with the original layer."""
 
     def __init__(self, linear: nn.Linear, form: Format):
         nn.Module.__init__(self)
@@ -60,16 +60,16 @@ class FakeQuantLinear(nn.Linear):
 def prepare_qat(
     model: nn.Module, form: Format, keep: Collection[str] = KEEP, example: Any = None
 ) -> nn.Module:
-    """Exchanges the linear layers, in place; parameters stay the same tensors, with their names.
+    """Replaces the linear layers, in place; parameters stay the same tensors, under the same names.
 
-    `keep`, `example`: as in model/swap.py, which looks whether all of them are called.
+    `keep`, `example`: as in model/swap.py, which checks that all of them are called.
     """
     swap_linears(model, lambda linear: FakeQuantLinear(linear, form), keep, example)
     return model
 
 
 def convert_qat(model: nn.Module) -> nn.Module:
-    """Replaces the layers that `prepare_qat` made by layers in few bits: the same function."""
+    """Replaces the layers of `prepare_qat` by quantized ones that compute the same function."""
     modules = model.named_modules()
     prepared = {path: layer for path, layer in modules if isinstance(layer, FakeQuantLinear)}
     if not prepared:

@@ -1,11 +1,11 @@
 """W8A8: weights and activations in 8 bits, products added in int32, two scales at the end.
 
-    y = (q_x q_w^T) · s_x · s_w        s_w one a row of W; s_x one a token, or one for all, fixed
+    y = (q_x q_w^T) · s_x · s_w        s_w per row of W; s_x per token, or static
 
-One scale a token costs a pass over x; a fixed one, from calibration, nothing, and whatever is
-larger is clamped. LLM.int8() takes the columns in which some |x| >= 6 out of both: they are few,
-and are multiplied in floating point, so the scales of the others need not stretch to them. Which
-they are is looked up over all tokens of a call: a token's result depends a little on its batch.
+A scale per token costs a pass over x; a static one, from calibration, costs nothing but clamps
+larger values. LLM.int8() removes the columns in which some |x| >= 6 from both: they are few, and
+are multiplied in floating point, so the other columns' scales need not cover them. Columns are
+chosen over all tokens of a call: a token's result depends slightly on its batch.
 
 Paper: Dettmers et al. 2022 (arXiv:2208.07339), section 3.
 Shapes: T tokens  D width in  F width out.
@@ -34,7 +34,7 @@ MakeLayer = Callable[[QuantizedWeight, "Tensor | None", "InputStatistics | None"
 
 
 def is_int8_rows(form: Format, shape: Shape) -> None:
-    """InputError where a format is another than int8-row."""
+    """InputError where a format is not int8-row."""
     if form != INT8_ROWS:
         raise InputError(
             f"an int8 matmul needs one scale a row, and the weight is {form.name}: "
@@ -43,9 +43,9 @@ def is_int8_rows(form: Format, shape: Shape) -> None:
 
 
 class Int8Linear(QuantLinear):
-    """y = x W^T + bias in int8. `input_scale` (): one for all tokens; None: one a token, its own.
+    """y = x W^T + bias in int8. `input_scale` (): one for all tokens; None: one per token.
 
-    `threshold`: columns that reach it go in floating point. Gradients are those of Ŵ.
+    `threshold`: columns that reach it are multiplied in floating point. Gradients are those of Ŵ.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _Int8Matmul(torch.autograd.Function):
 
 
 def quantize_tokens(x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x (T, D) -> int8 (T, D), and the scale: () as given, or (T, 1), each token's own."""
+    """x (T, D) -> int8 (T, D), and the scale: () as given, or (T, 1), one per token."""
     if scale is None:
         scale = (x.abs().amax(dim=1, keepdim=True) / LARGEST).clamp(min=TINY)
     return (x / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
@@ -112,12 +112,13 @@ def int_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def per_tensor(weight: QuantizedWeight, bias: Tensor | None, seen: InputStatistics) -> Int8Linear:
-    """The largest input of the calibration sets the scale of all."""
+    """Static scale: set by the largest input seen in calibration."""
     return Int8Linear(weight, bias, (seen.max_abs.amax() / LARGEST).clamp(min=TINY))
 
 
 def llm_int8(threshold: float = 6.0) -> MakeLayer:
-    """LLM.int8(): a scale a token; columns from `threshold` on (inf: none) in floating point."""
+    """LLM.int8(): per-token scales; columns that reach `threshold` (inf: none) in floating
+    point."""
     if not threshold > 0:
         raise InputError(f"a threshold of {threshold} leaves no column in int8: the paper has 6")
     return lambda weight, bias, _: Int8Linear(weight, bias, threshold=threshold)

@@ -1,11 +1,11 @@
-"""A linear layer that holds its weight in few bits, and multiplies by what is left of it.
+"""A linear layer that stores its weight in few bits, and multiplies by the dequantized one.
 
     forward    y = x Ŵ^T + b        Ŵ (F, D) is made from its bytes, in x's dtype, and dropped
-    backward   dx = dy Ŵ            made again: nothing of its size waits for backward
+    backward   dx = dy Ŵ            made again: nothing of its size is saved for backward
 
-The weight has no gradient: what trains is before it, or beside it (QLoRA's adapter). Memory falls
-by 16/bits over bfloat16; time does not, for Ŵ passes through memory in full: packed kernels
-(packed_kernels.py) are what gains time.
+The weight has no gradient: earlier layers train, or an adapter beside it (QLoRA). Memory falls by
+16/bits over bfloat16; time does not, since all of Ŵ goes through memory: only packed kernels
+(packed_kernels.py) are faster.
 Paper: Dettmers et al. 2023 (arXiv:2305.14314), equation 5. Lab: e07.
 Shapes: D width in  F width out.
 """
@@ -33,7 +33,7 @@ class QuantLinear(nn.Module):
 
     @property
     def weight(self) -> QuantizedWeight:
-        """As it is held; `.dequantize()` is what it stands for."""
+        """The stored weight; `.dequantize()` gives its float values."""
         tensors = {name: self.get_buffer(name) for name in self.parts}
         return QuantizedWeight(self.format, (self.out_features, self.in_features), tensors)
 
@@ -43,7 +43,7 @@ class QuantLinear(nn.Module):
         return {"format": self.format.name}
 
     def _save_to_state_dict(self, destination, prefix: str, keep_vars: bool) -> None:
-        """With the settings in its metadata: codes of all formats have the same name."""
+        """Adds the settings as metadata: codes of all formats have the same name."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination._metadata[prefix[:-1]] |= {"settings": self.settings}
 
@@ -71,7 +71,8 @@ class QuantLinear(nn.Module):
         return _DequantizedMatmul.apply(x, self)
 
     def _apply(self, fn, recurse: bool = True) -> QuantLinear:
-        """Moves to a device. `.half()` and the like change the bias: codes and scales stay."""
+        """Moves to a device. `.half()` and similar calls convert only the bias, not codes and
+        scales."""
         held = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, tensor in held.items():
@@ -84,7 +85,7 @@ class QuantLinear(nn.Module):
 
 
 class _DequantizedMatmul(torch.autograd.Function):
-    """x (..., D) -> x Ŵ^T (..., F); linear in x and in dy, so it may be differentiated again."""
+    """x (..., D) -> x Ŵ^T (..., F); linear in x and in dy, so it can be differentiated twice."""
 
     @staticmethod
     def forward(ctx, x: Tensor, layer: QuantLinear) -> Tensor:

@@ -1,22 +1,23 @@
-"""Faster, not only smaller: torch's own CPU kernels for weights of 8 and 4 bits.
+"""Torch's own CPU kernels for 8- and 4-bit weights, which gain speed as well as memory.
 
 One token at a time, a linear layer reads each weight once for two FLOPs, so it waits for memory:
 
     seconds >= max(bytes of W / bandwidth, 2·T·F·D / peak)        T tokens
 
-and a weight of 8 bits, unpacked in registers, may take half of bfloat16's time, one of 4 bits and
-scales of 16 in groups of 64 a bit over a quarter. From some T on the matmul is bound by FLOPs and
-the unpacking, made again for every few tokens, comes on top: bfloat16 is faster, and more than
-`few` tokens go another way, where the CPU multiplies bfloat16 itself:
+so an 8-bit weight, unpacked in registers, may take half of bfloat16's time, and a 4-bit one with
+16-bit scales in groups of 64 slightly over a quarter. Beyond some T the matmul is bound by FLOPs,
+and unpacking, repeated for every few tokens, adds to it: bfloat16 is faster, so more than `few`
+tokens take another path where the CPU has bfloat16 instructions:
 
     for each block of 512 rows:   codes -> bfloat16 W (512, D)    y[:, block] = x W^T
 
-Each weight is unpacked once, into one buffer that all blocks share: 512·D numbers, not F·D, and a
-fresh one for each block would cost more page faults than arithmetic. What does not depend on the
-column leaves the weight: int8's scale multiplies y, and int4's shift a group's sum of x. Cost: a
+Each weight is unpacked once, into one buffer that all blocks share: 512·D numbers, not F·D; a fresh
+buffer per block would cost more in page faults than in arithmetic. Factors that do not depend on
+the column are applied outside: int8's scale to y, and int4's shift to a group's sum of x. Cost: a
 pass over F·D codes for int8 (read 1 byte, write 2), five for int4, on top of the plain matmul,
-however many the tokens. Then W is smaller and not faster: `bench/quantization.py` measures both
-sides. `QuantLinear` writes Ŵ to memory in float32 and reads it again, and never is faster.
+whatever the number of tokens. With many tokens W is thus smaller but not faster:
+`bench/quantization.py` measures both cases. `QuantLinear` writes Ŵ to memory in float32 and reads
+it again, and is never faster.
 
 The kernels multiply bfloat16 activations and keep scales in bfloat16: the result is Ŵ's to about
 0.5%. For float32 and float16 activations torch has no fast ones, so x is rounded to bfloat16.
@@ -37,18 +38,18 @@ from minitrain.quantization.formats.weight import GridFormat, QuantizedWeight, u
 from minitrain.quantization.layers.linear import QuantLinear
 
 FOUR_BITS = (Absmax(4), Absmax(4, full=True), ZeroPoint(4))
-GROUPS = (32, 64, 128, 256)  # that the 4-bit kernel has
-ROWS = 16  # of W, that it takes at a time
-COLUMNS = 16  # of W, that the 8-bit kernel takes at a time: of a rest it would read what is behind
-BLOCK = 512  # rows: half of it takes the same, all at once over three times as long at 16 tokens
+GROUPS = (32, 64, 128, 256)  # supported by the 4-bit kernel
+ROWS = 16  # of W per step
+COLUMNS = 16  # of W per step of the 8-bit kernel, which would read past a remainder
+BLOCK = 512  # rows: half takes as long, all of W at once over three times as long at 16 tokens
 TILES = (32, 16)  # h: torch's layout has tiles of 64 rows with AVX-512, of 32 without
 
 
 class PackedLinear(nn.Module):
     """y = x Ŵ^T + bias, by a kernel's own layout of Ŵ; the result has x's dtype.
 
-    `few`: the most tokens for which the kernel is the faster way, a round number near where the two
-    take the same on one core with AVX-512.
+    `few`: the most tokens for which the kernel is faster, a round number near the break-even point
+    on one core with AVX-512.
     """
 
     few: int
@@ -63,12 +64,12 @@ class PackedLinear(nn.Module):
         raise AssertionError(f"{type(self).__name__} must say which kernel multiplies")
 
     def multiply_many(self, x: Tensor) -> Tensor:
-        """The same by the way for more than `few` tokens."""
+        """The same by the path for more than `few` tokens."""
         raise AssertionError(f"{type(self).__name__} must say how it unpacks its weight")
 
     @property
     def unpacks(self) -> bool:
-        """True if many tokens take another path: without bfloat16 instructions the packed one is
+        """True if many tokens take another path: without bfloat16 instructions that path is
         slower."""
         return torch.cpu._is_avx512_bf16_supported()
 
@@ -155,9 +156,9 @@ def kernel_for(weight: QuantizedWeight) -> type[PackedLinear] | None:
 
 
 def accelerate(model: nn.Module) -> nn.Module:
-    """Exchanges every `QuantLinear` that a kernel can read, in place; others stay.
+    """Replaces every `QuantLinear` that a kernel supports, in place; others stay.
 
-    InputError where there is none, or the model is not on a CPU.
+    InputError where there is none, or the model is not on the CPU.
     """
     found = [(name, layer) for name, layer in model.named_modules() if type(layer) is QuantLinear]
     kernels = {name: kernel_for(layer.weight) for name, layer in found}
@@ -179,7 +180,7 @@ def accelerate(model: nn.Module) -> nn.Module:
 def roofline_seconds(
     weight_bytes: float, weights: int, tokens: int, bandwidth: float, peak: float
 ) -> float:
-    """The least that a linear layer of so many weights takes for so many tokens, on a machine of
+    """The minimum time of a linear layer with `weights` weights on `tokens` tokens, on a machine of
     `bandwidth` bytes/s and `peak` FLOP/s (`measure.clock`'s copy_bandwidth and matmul_peak)."""
     return max(weight_bytes / bandwidth, 2 * tokens * weights / peak)
 
@@ -198,10 +199,10 @@ def int8_product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
 
 
 def tile_of(codes: Tensor, packed: Tensor) -> int | None:
-    """h of the layout in which torch's kernel holds codes (F, D), or None where it is another.
+    """h of the layout in which torch's kernel packs codes (F, D), or None if it is unknown.
 
-    A tile of 2h rows is h bytes a column: row r in the lower four bits of byte r, row h + r in the
-    upper. The layout is torch's own business, so it is compared, not assumed.
+    A tile of 2h rows has h bytes per column: row r in the lower four bits of byte r, row h + r in
+    the upper. The layout is internal to torch, so it is compared, not assumed.
     """
     for half in TILES:
         if codes.shape[0] % (2 * half) == 0:

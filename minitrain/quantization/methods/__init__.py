@@ -1,1 +1,1 @@
-"""Methods applied to a model before or while its weights are rounded, which keep its function."""
+"""Methods that reduce the rounding error, before or while a model's weights are rounded."""

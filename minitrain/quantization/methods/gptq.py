@@ -1,18 +1,17 @@
-"""GPTQ: round one column after the other; the columns still to come make up for each error.
+"""GPTQ: rounds column by column; the remaining columns compensate each error.
 
 Changing W (F, D) by ΔW moves the layer's outputs by ||X ΔW^T||² = tr(ΔW H ΔW^T), H = X^T X. With U
-the upper Cholesky factor of H^-1, rounding column j is best answered by
+the upper Cholesky factor of H^-1, the best compensation for rounding column j is
 
     e = (w_j - ŵ_j) / U_jj        w_k <- w_k - e·U_jk   for all k > j
 
     columns  |r r r . . .|. . . . . .     within a block column by column,
              |-- block --|<- at once ->   beyond it once a block: a matmul, not D passes over W
 
-The result does not depend on the block's size. The scales of a group are fitted when its first
-column comes, on weights that hold every correction so far: so no block may run over a group's
-start. (The reference reads them from a copy that the current block has not updated.) In formats
-that clip (`-mse`) an error of column j counts 1/U_jj²: what it costs when all later ones have
-answered.
+The result does not depend on the block's size. A group's scales are fitted at its first column, on
+weights with all corrections so far, so no block may cross a group's start. (The reference reads
+them from a copy that the current block has not updated.) In formats that clip (`-mse`) an error of
+column j is weighted by 1/U_jj²: its cost once all later columns have compensated.
 
 Cost: F·D² FLOPs and a Cholesky factor of D³/3. Paper: Frantar et al. 2023 (arXiv:2210.17323);
 act-order, largest diagonal first: its README. Shapes: D width in  F width out.
@@ -38,12 +37,13 @@ def gptq(
     damping: float = 0.01,
     act_order: bool = False,
 ) -> QuantizedWeight:
-    """weight (F, D) on a grid, by the inputs' second moment (D, D) or any multiple of it.
+    """Quantizes weight (F, D) to a grid, given the inputs' second moment (D, D) or a multiple of
+    it.
 
-    `damping`: times the mean of the diagonal, added to it. `act_order`: the columns that are
-    multiplied by the most come first; scales are then those of the weights before any correction.
-    A column whose input was always 0 is rounded to nearest. InputError where the format has no
-    levels that a column can be rounded to, or H is not that of this layer.
+    `damping`: its product with the diagonal's mean is added to the diagonal. `act_order`: columns
+    with the largest inputs come first; scales are then fitted to the uncorrected weights. A column
+    whose input was always 0 is rounded to nearest. InputError where the format has no levels that a
+    column can be rounded to, or H does not fit this layer.
     """
     weight = checked(weight)
     has_columns(form, tuple(weight.shape))
@@ -53,7 +53,7 @@ def gptq(
     upper = inverse_factor(h[order][:, order])
     work = weight[:, order].double()
     width = form.tiling.columns(tuple(weight.shape))
-    cost = upper.diagonal()[order.argsort()] ** -2  # (D,): of a column's error, once it is made up
+    cost = upper.diagonal()[order.argsort()] ** -2  # (D,): of a column's error, after compensation
     cost = (cost / cost.mean()).float()
     fitted = [_fit(form, weight, cost, start, width) for start in range(0, len(h), width)]
     codes = torch.empty_like(weight, dtype=torch.uint8)
@@ -72,13 +72,14 @@ def gptq(
 
 
 def spans(width: int, block: int, group: int) -> list[tuple[int, int]]:
-    """Blocks of at most `block` columns, none of which runs over a group's start."""
+    """Blocks of at most `block` columns, none of which crosses a group's start."""
     starts = sorted({*range(0, width, group)} | {*range(0, width, block)})
     return list(zip(starts, [*starts[1:], width]))
 
 
 def damped(second_moment: Tensor, damping: float) -> Tensor:
-    """H that can be inverted: dead inputs get the diagonal's mean, and all `damping` times it."""
+    """An invertible H: dead inputs get the diagonal's mean, and `damping` times it is added to
+    all."""
     h = second_moment.double().clone()
     diagonal = h.diagonal()
     live = diagonal > 0
@@ -100,20 +101,20 @@ def inverse_factor(h: Tensor) -> Tensor:
 
 
 def _round(form: GridFormat, column: Tensor, params: Params) -> tuple[Tensor, Tensor]:
-    """column (F,) -> its codes, and what they stand for."""
+    """column (F,) -> its codes and their dequantized values."""
     codes = form.grid.encode(column.float().unsqueeze(1), params)  # (F, 1)
     return codes.squeeze(1), form.grid.decode(codes, params).squeeze(1)
 
 
 def _fit(form: GridFormat, weight: Tensor, cost: Tensor, start: int, width: int) -> Params:
-    """weight (F, D), cost (D,): of the columns from `start` on."""
+    """weight (F, D), cost (D,): parameters of the columns from `start` on."""
     part = weight[:, start : start + width].float()
     costs = cost[start : start + width].expand_as(part)
     return form.fit(*map(form.tiling.cut, (part, costs)))
 
 
 def _joined(fitted: list[Params]) -> Params:
-    """Each span's (F, 1) -> one for each tile, (F·n, 1), in the tiles' order."""
+    """Parameters (F, 1) of each span -> one per tile, (F·n, 1), in the tiles' order."""
     return {
         name: torch.stack([params[name] for params in fitted], dim=1).flatten(0, 1)
         for name in fitted[0]
@@ -121,7 +122,7 @@ def _joined(fitted: list[Params]) -> Params:
 
 
 def has_columns(form: Format, shape: Shape) -> None:
-    """InputError where the format has no levels that a single column can be rounded to."""
+    """InputError where a single column cannot be rounded in this format."""
     if not isinstance(form, GridFormat):
         raise InputError(
             f"GPTQ rounds column by column to fixed levels, and {form.name} fits its scales to "

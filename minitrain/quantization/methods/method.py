@@ -1,7 +1,7 @@
-"""A method of quantization: three choices that any block's linear layers go through.
+"""A quantization method: three choices, applied to the linear layers of each block.
 
-prepare    changes a block that is still whole, and not its function       AWQ, SmoothQuant
-round      a weight and the statistics of its inputs -> codes              nearest, GPTQ
+prepare    changes a float block, not its function       AWQ, SmoothQuant
+round      a weight and its input statistics -> codes              nearest, GPTQ
 layer      how the weight is multiplied                                    dequantized, int8
 
 METHODS["awq-gptq"]      Method(awq, gptq_rounding(), weight_only)
@@ -27,12 +27,12 @@ Round = Callable[[Tensor, "InputStatistics | None", Format], QuantizedWeight]
 
 
 def nearest(weight: Tensor, seen: InputStatistics | None, form: Format) -> QuantizedWeight:
-    """Round to nearest (RTN): what all others are measured against."""
+    """Round to nearest (RTN), the baseline."""
     return form.quantize(weight)
 
 
 def gptq_rounding(act_order: bool = False) -> Round:
-    """`gptq`; its formats are those with fixed levels."""
+    """`gptq`, for formats with fixed levels."""
     return lambda weight, seen, form: gptq(weight, seen.second_moment, form, act_order=act_order)
 
 
@@ -55,7 +55,7 @@ class Method:
 
 RTN = Method(calibrated=False)
 GPTQ = Method(round=gptq_rounding(), check=has_columns)
-# By the weights alone.
+# Methods that need only the weights.
 WEIGHT_METHODS = {
     "rtn": RTN,
     "gptq": GPTQ,

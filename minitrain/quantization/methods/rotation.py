@@ -1,16 +1,16 @@
-"""Rotation spreads each outlier over all channels, and no channel stands out.
+"""Rotation: spreads each outlier over all channels, so that none stands out.
 
-A stream x (T, D) may be rotated as long as all that read it turn back: with Q orthogonal, R of a
+The residual stream x (T, D) may be rotated if every reader undoes it: with Q orthogonal, R of a
 head's size,
 
     embed Q     q, k, v, gate, up, head: W Q     o, down: Q^T W        the stream
     v: (I ⊗ R)^T W                                o: W (I ⊗ R)          within each head
 
-RMSNorm's own part x/rms(x) does not notice; its weights, which would, move into the matrices after
-it first. Then a tied head is no longer the embedding, and gets a matrix of its own. Q = diag(±1) H
-with a Hadamard matrix H of ±1/√D: an outlier of size a becomes D numbers of size a/√D.
-Paper: Ashkboos et al. 2024, QuaRot (arXiv:2404.00456), stages 1a and 1b; the rotations that it
-makes while the model runs, for activations of 4 bits, are not here. Shapes: D width.
+RMSNorm's x/rms(x) is invariant; its weights, which are not, are first folded into the matrices
+after it. A tied head then differs from the embedding, and gets its own matrix. Q = diag(±1) H with
+a Hadamard matrix H of ±1/√D: an outlier of size a becomes D numbers of size a/√D.
+Paper: Ashkboos et al. 2024, QuaRot (arXiv:2404.00456), stages 1a and 1b; its online rotations for
+4-bit activations are not implemented. Shapes: D width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WRITERS = ("attention.o", "mlp.down")
 
 @torch.no_grad()
 def rotate(model: Transformer, seed: int = 0) -> Transformer:
-    """In place; the logits stay, to rounding. A tied head becomes a matrix of its own."""
+    """In place; logits are unchanged up to rounding. A tied head becomes its own matrix."""
     check_float(model)
     config = model.config
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +52,7 @@ def rotate(model: Transformer, seed: int = 0) -> Transformer:
 
 
 def rotate_heads(attention: nn.Module, r: Tensor) -> None:
-    """r (H·C, H·C): the same rotation in each head; of the K value heads as many blocks of it."""
+    """r (H·C, H·C): the same rotation in each head; the K value heads use K of its blocks."""
     v, o = attention.v, attention.o
     values = r[: v.out_features, : v.out_features]
     _set(v, values.t() @ v.weight.double())
@@ -62,7 +62,7 @@ def rotate_heads(attention: nn.Module, r: Tensor) -> None:
 
 
 def absorb_norms(model: Transformer) -> None:
-    """Each norm's weight into what reads it; it is 1 then."""
+    """Folds each norm's weight into its consumers, and sets it to 1."""
     for block in model.blocks:
         for junction in junctions(block):
             if junction.after_norm:
@@ -85,7 +85,7 @@ def random_rotation(size: int, generator: torch.Generator) -> Tensor:
     """An orthogonal matrix (size, size), float64: diag(±1) H / √size where size is a power of two.
 
     Each power of two doubles a matrix into [[R, R], [R, -R]] / √2 (Sylvester's construction); the
-    odd factor that is left has a random rotation of its own, which spreads nearly as well.
+    remaining odd factor gets a random rotation, which spreads nearly as well.
     """
     odd = size // (size & -size)
     drawn = torch.randn(odd, odd, generator=generator, dtype=torch.float64)

@@ -1,31 +1,31 @@
-"""AWQ, SmoothQuant and planted outliers: a scale moves from activations into weights, and the model
-computes what it did.
+"""AWQ, SmoothQuant and planted outliers: moves scales from activations into weights, without
+changing the model's function.
 
     producer -> x (T, D) -> consumers        y = W x = (W·s) (x/s)
 
 The producer is divided by s (a norm's weight, or the rows of a linear layer), the consumers'
-columns are multiplied by it. These are the places, the junctions:
+columns are multiplied by it. The places, called junctions:
 
     attention_norm -> q, k, v      mlp_norm -> gate, up      v -> o      up -> down
 
-What is between v and o, and between up and down, is linear in v and in up; with grouped heads v has
-fewer channels than o reads, and that one is left out, as in AWQ. The three differ in s alone:
+The path from v to o, and from up to down, is linear in v and up; with grouped heads v has fewer
+channels than o reads, and v -> o is skipped, as in AWQ. The three methods differ only in s:
 
     AWQ            s = mean|x|^ratio, over the root of its largest and smallest      Ŵ = Q(W·s) / s
     SmoothQuant    s_j = max|x_j|^alpha / max|w_j|^(1 - alpha)                       W8A8
     outliers       s = 1/factor for a few channels after each norm                   to test others
 
-AWQ: columns that meet large activations are scaled up before rounding. A column of a group that is
-scaled up, alone, has its relative error divided by s, as long as it does not become the group's
-largest number. The ratio is the best of a grid over [0, 1), by the layers' own output error; ratio
-0 leaves every bit as it was, so calibration never loses by it.
+AWQ: columns with large activations are scaled up before rounding. Scaling up one column of a group
+divides its relative error by s, as long as it does not set the group's maximum. The ratio is the
+best of a grid over [0, 1), by the layers' own output error; ratio 0 changes nothing, so the result
+is never worse on the calibration data.
 SmoothQuant: activations are quantized on the fly, with one scale for all channels of a token or
 even of a tensor, so one channel 100 times as large as the others leaves those few levels. Weights
-have a scale a row, and room. alpha = 1 makes all activations' channels alike, 0 all weights'
-columns.
-Outliers: from some 6.7B parameters on, a few channels of the stream are 20 to 100 times the others,
-in every layer and for every token; here they are planted in a small model, whose activations are
-then as hard to quantize.
+have a scale per row, and can absorb it. alpha = 1 equalizes the activations' channels, 0 the
+weights' columns.
+Outliers: from some 6.7B parameters on, a few channels of the residual stream are 20 to 100 times
+the others, in every layer and for every token; here they are planted in a small model, to make its
+activations as hard to quantize.
 Papers: Lin et al. 2024 (arXiv:2306.00978), section 3.2; Xiao et al. 2023 (arXiv:2211.10438),
 equation 4; Dettmers et al. 2022 (arXiv:2208.07339), section 4. Shapes: D channels.
 """
@@ -51,7 +51,7 @@ PLACES = {
     "mlp.up": ("mlp.down",),
 }
 STEPS = 20  # of AWQ's grid
-SMALLEST_MEAN = 1e-4  # a dead input does not scale the others away
+SMALLEST_MEAN = 1e-4  # a dead input must not dominate the scale
 SMALLEST_MAX = 1e-5
 
 Prepare = Callable[[nn.Module, Mapping[str, InputStatistics], Mapping[str, Format]], None]
@@ -59,17 +59,17 @@ Prepare = Callable[[nn.Module, Mapping[str, InputStatistics], Mapping[str, Forma
 
 @dataclass(frozen=True)
 class Junction:
-    producer: nn.Module  # its weight's first dimension is the channels
+    producer: nn.Module  # its weight's first dim is the channels
     consumers: dict[str, nn.Linear]  # by their path in the block
 
     @property
     def after_norm(self) -> bool:
-        """A norm has a vector, and no matrix that would be rounded too."""
+        """True if the producer is a norm, whose weight is a vector that is not quantized."""
         return self.producer.weight.dim() == 1
 
     @torch.no_grad()
     def rescale(self, s: Tensor) -> None:
-        """s (D,) > 0: channels leave the producer divided by it; y is what it was."""
+        """s (D,) > 0: divides the producer's channels by it; y is unchanged."""
         weight = self.producer.weight
         weight.copy_(weight / (s if self.after_norm else rearrange(s, "d -> d 1")))
         if getattr(self.producer, "bias", None) is not None:
@@ -79,8 +79,8 @@ class Junction:
 
 
 def junctions(block: nn.Module) -> Iterator[Junction]:
-    """Those of a block of the Transformer whose weights are float, and whose producer has as many
-    channels as the consumers read."""
+    """A Transformer block's junctions with float weights, and as many producer channels as the
+    consumers read."""
     for place, names in PLACES.items():
         producer = block.get_submodule(place)
         consumers = {name: block.get_submodule(name) for name in names}
@@ -94,7 +94,7 @@ def junctions(block: nn.Module) -> Iterator[Junction]:
 def _calibrated(
     block: nn.Module, statistics: Mapping[str, InputStatistics]
 ) -> Iterator[tuple[Junction, InputStatistics]]:
-    """The junctions of which all consumers are quantized, and what these read."""
+    """The junctions whose consumers are all quantized, with their input statistics."""
     for junction in junctions(block):
         if junction.consumers.keys() <= statistics.keys():
             yield junction, statistics[next(iter(junction.consumers))]
@@ -118,7 +118,8 @@ def scale_of(mean_abs: Tensor, ratio: float) -> Tensor:
 def best_ratio(
     junction: Junction, seen: InputStatistics, formats: Mapping[str, Format]
 ) -> tuple[float, list[float]]:
-    """The ratio of the smallest output error (the first of equals), and every ratio's error."""
+    """The ratio with the smallest output error (the first of equals), and the error of each
+    ratio."""
     errors = []
     for step in range(STEPS):
         s, error = scale_of(seen.mean_abs, step / STEPS), 0.0
@@ -130,7 +131,7 @@ def best_ratio(
 
 
 def smoothquant(alpha: float = 0.5) -> Prepare:
-    """Smooths the inputs of a block's q, k, v and of its gate and up, in place."""
+    """Smooths the inputs of a block's q, k, v and of gate, up, in place."""
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha is {alpha}: it must be from 0 to 1, 0.5 where nothing is known")
 
@@ -152,7 +153,8 @@ def smoothquant(alpha: float = 0.5) -> Prepare:
 def plant_outliers(
     model: Transformer, factor: float, channels: int = 4, seed: int = 0
 ) -> Transformer:
-    """In place: `channels` of each block's two norms, drawn by `seed`, times `factor`."""
+    """In place: multiplies `channels` channels, drawn by `seed`, of each block's two norms by
+    `factor`."""
     check_float(model)
     width = model.config.hidden_size
     if not factor > 0 or not 1 <= channels <= width:
@@ -170,7 +172,7 @@ def plant_outliers(
 
 
 def check_float(model: Transformer) -> None:
-    """InputError where a block has experts, or layers in few bits: neither can be changed so."""
+    """InputError where a block has experts or quantized layers, which cannot be rescaled."""
     if model.config.experts:
         raise InputError(
             f"a mixture of {model.config.experts} experts has tensors of all experts where a dense "

@@ -1,4 +1,4 @@
-"""One exercise of one learner, ready to run in the sandbox: what a check is given as `submission`.
+"""One learner's exercise, ready to run in the sandbox: the `submission` argument of a check.
 
     attempt = live_attempt(f, item, lab, sandbox)            from a notebook's kernel
     attempt = attempt_of(item, submission, {}, sandbox)      from a file
@@ -7,7 +7,7 @@
     submission.launch(probe, *args, ranks=N)      -> Results of probe(group, f, *args) on each rank
 
 `f` is the learner's function or class; probe and arguments are the grader's, and only plain data
-and tensors come back. Anything else that happens raises SubmissionFailed with its words.
+and tensors come back. Any other outcome raises SubmissionFailed with a message.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric
 from minitrain.ranks.launch import Results
 
-LEAST = 0.3  # seconds in which no run can be judged
-SUBMISSION_SECONDS = 300.0  # of all exercises of a file together; an honest lab takes a fifth
-HANGS = 3  # runs of a file that may wait as long as an honest one under load
+LEAST = 0.3  # seconds; no run can be judged in less
+SUBMISSION_SECONDS = 300.0  # for all exercises of a file together; an honest lab takes a fifth
+HANGS = 3  # hung runs of a file, after which deadlines are short
 
 
 @dataclass
 class Spent:
-    """Seconds that the exercises of one file have taken so far, so that none holds up a class."""
+    """Seconds spent on one file's exercises so far, so that no file delays a class."""
 
     seconds: float = 0.0
     hangs: int = 0
 
 
 class Attempt:
-    """Runs the object called `name` of a solution, within the time that its exercise has."""
+    """Runs the object `name` of a solution, within its exercise's time limit."""
 
     def __init__(
         self, sandbox: Sandbox, solution: Solution, name: str, spent: Spent | None = None
     ) -> None:
         self.sandbox, self.solution, self.name = sandbox, solution, name
         self.spent = spent or Spent()
-        self.traces: list[Trace] = []  # of the last launch, as each rank tells it
-        self.notes: list[list[Note]] = []  # of each of its ranks, as the relay saw it
+        self.traces: list[Trace] = []  # of the last launch, as recorded by each rank
+        self.notes: list[list[Note]] = []  # of each of its ranks, as recorded by the relay
         self.used_seconds = 0.0
         self.has_hung = False
 
@@ -94,7 +94,7 @@ class Attempt:
         fabric: str | Fabric | None = None,
     ) -> Reply:
         packed = pickled_probe(probe, args)  # while the sandbox may still be starting
-        self.sandbox.wait_until_ready()  # which is no part of the exercise's time
+        self.sandbox.wait_until_ready()  # not counted in the exercise's time
         request = Request(
             solution=self.solution,
             name=self.name,
@@ -119,7 +119,8 @@ class Attempt:
             self.spent.seconds += time.monotonic() - began
 
     def _seconds(self, timeout: float | None) -> float:
-        """The deadline of the next run: short once it has hung, within the exercise's own."""
+        """The deadline of the next run: short after a hang, and within the exercise's remaining
+        time."""
         limits = self.sandbox.limits
         left = limits.exercise_seconds - self.used_seconds
         if left < LEAST:
@@ -133,7 +134,7 @@ class Attempt:
         return min(usual, left)
 
     def _late(self, seconds: float) -> str:
-        """The failure of a run that had less time than it should, so that nothing is known of it."""
+        """The failure of a run that got too little time to be judged."""
         return (
             f"not finished in the {seconds:.1f} s that the checks before it left of the exercise's "
             f"{self.sandbox.limits.exercise_seconds:g} s: a slow solution, or a busy machine; then "
@@ -141,7 +142,7 @@ class Attempt:
         )
 
     def never_waited(self) -> str | None:
-        """In words, the first work of the last launch that nobody waited for."""
+        """Describes the last launch's first operation that nobody waited for."""
         try:
             for trace in self.traces:
                 trace.check_waited()
@@ -157,9 +158,9 @@ def attempt_of(
     sandbox: Sandbox,
     spent: Spent | None = None,
 ) -> Attempt:
-    """One exercise of a file; what is plainly not there, or still the stub, is NotAttempted.
+    """One exercise of a file; NotAttempted where it is missing or still the stub.
 
-    substitutes: pickled references, by name, for the exercises that do not work yet.
+    substitutes: pickled references, by name, for exercises that do not pass yet.
     """
     if not submission.defines(item.name):
         raise NotAttempted(f"there is no `{item.name}` in {submission.path.name}")
@@ -170,10 +171,10 @@ def attempt_of(
 
 
 def live_attempt(submitted: Any, item: type[Exercise], lab: LabChecks, sandbox: Sandbox) -> Attempt:
-    """A notebook's function as it stands in the kernel, with what it uses; CheckFailed where it
-    cannot be sent.
+    """A function from a notebook's kernel, with its dependencies; CheckFailed where it cannot be
+    sent.
 
-    Where it uses another exercise's reference (as `lab.grade` returned it) that one travels too.
+    Where it uses another exercise's reference (as `lab.grade` returned it) that one is sent too.
     """
     others = [e for e in lab.items if issubclass(e, Exercise) and e is not item]
     pickler = SubmissionPickler(item, others)

@@ -1,10 +1,10 @@
-"""The classes in which a lab's checks are written (`tests/labs/test_eXX_….py`).
+"""Base classes of a lab's checks (`tests/labs/test_eXX_….py`).
 
     class TestRingAllReduce(Exercise):
         "Ring all-reduce"
         name = "ring_all_reduce"                                # the learner's function or class
         reference = "minitrain.parallel.collectives.algorithms:ring_all_reduce"
-        hidden = ["minitrain/parallel/collectives/algorithms.py"]  # not seen while it runs
+        hidden = ["minitrain/parallel/collectives/algorithms.py"]  # not visible while it runs
 
         @check(points=2, title="equals the sum over ranks")
         def test_sum(self, submission):
@@ -12,8 +12,9 @@
             expect.equal(out[0], sum(x), hints=[(sum(x) / 3, "this is the average")])
 
 The same classes run in three places: `lab.grade(f)`, `python -m minitrain grade`, and pytest, where
-`submission`, `table`, `value` and `records` are fixtures. A failure is a `CheckFailed` whose text
-teaches; the verdict is always computed here, outside the sandbox, from what came back.
+`submission`, `table`, `value` and `records` are fixtures. A failure is a `CheckFailed` with an
+instructive message; the verdict is always computed here, outside the sandbox, from the returned
+data.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from minitrain.lab.failures import CheckFailed
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an exercise: `function(self, …)` raises CheckFailed, or returns and passes."""
+    """One check of an exercise: `function(self, …)` passes unless it raises CheckFailed."""
 
     name: str
     title: str
@@ -49,7 +50,7 @@ def check(points: float, title: str = "") -> Callable[[FunctionType], FunctionTy
 
 
 def checks_of(graded: type[Graded]) -> list[Check]:
-    """The checks of a class, in the order in which they are written."""
+    """The checks of a class, in source order."""
     found: dict[str, Check] = {}
     for base in reversed(graded.__mro__):
         for name, value in vars(base).items():
@@ -76,14 +77,14 @@ class Exercise(Graded):
     """A function or class; its checks take `submission` (see `attempt.py`)."""
 
     kind = "exercise"
-    reference: ClassVar[str] = ""  # "module:function", what lab.grade returns until theirs passes
-    hidden: ClassVar[Sequence[str]] = ()  # files of the package that the sandbox does not show
+    reference: ClassVar[str] = ""  # "module:function"; lab.grade returns it until theirs passes
+    hidden: ClassVar[Sequence[str]] = ()  # files of the package hidden from the sandbox
 
 
 class Recorded(Graded):
     """A table that the learner's run recorded: it counts once all that it `rests_on` is earned."""
 
-    rests_on: ClassVar[Sequence[str]] = ()  # names of exercises and experiments before it
+    rests_on: ClassVar[Sequence[str]] = ()  # names of earlier exercises and experiments
 
 
 class Experiment(Recorded):
@@ -99,15 +100,16 @@ class Question(Recorded):
     """
 
     kind = "question"
-    tells: ClassVar[bool] = False  # True: what is expected may be said, as in an exercise
+    tells: ClassVar[bool] = False  # True: messages may show the expected value, as in an exercise
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """The numbers beside a guess, out of the notebook's sight: `REVEALS = {"rounds": Reveal(…)}`.
+    """The numbers shown beside a guess, kept out of the notebook: `REVEALS = {"rounds":
+    Reveal(…)}`.
 
-    source: whether the number is measured, computed or emulated. formula: what theory says, of
-    what `lab.reveal(name, number, ranks=8)` is given by name.
+    source: whether the number is measured, computed or emulated. formula: the theoretical value,
+    from the keyword arguments of `lab.reveal(name, number, ranks=8)`.
     """
 
     source: str
@@ -116,7 +118,7 @@ class Reveal:
 
 
 class Row(dict):
-    """A recorded row; a column that is not there is the learner's to mend, not a KeyError."""
+    """A recorded row; a missing column is a CheckFailed for the learner, not a KeyError."""
 
     def __missing__(self, column: Any) -> Any:
         columns = ", ".join(map(str, self)) or "no columns"

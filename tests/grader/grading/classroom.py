@@ -1,8 +1,9 @@
-"""Grades a folder of submissions in parallel processes, into a CSV with one row a student and lab.
+"""Grades a folder of submissions in parallel processes, into a CSV with one row per student and
+lab.
 
-The CSV is rewritten, at once, after each submission, so an interrupted run loses at most the ones
-under way; a row whose file and checks have not changed since is kept and not graded again. Each
-submission has a process of its own: whatever becomes of that is its own row.
+The CSV is rewritten atomically after each submission, so an interrupted run loses at most those in
+progress; a row whose file and checks have not changed is kept and not graded again. Each submission
+has its own process, whose fate affects only its own row.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.paths import write_atomically
 
-SECONDS = 900.0  # for one submission, whose exercises and checks have limits of their own
+SECONDS = 900.0  # for one submission, whose exercises and checks have their own limits
 STUDENT_SECONDS = 1800.0  # for one student's files, in one call of the command
 LATER = (
     f"not graded yet: the other files of this student took more than {STUDENT_SECONDS / 60:g} "
     "minutes; the same command again goes on with this one"
 )
-MEMORY_BYTES = 6 * 2**30  # of the process that reads what it returns, and judges it
+MEMORY_BYTES = 6 * 2**30  # of the process that reads and judges its results
 
 
 def grade_folder(
@@ -50,10 +51,10 @@ def grade_folder(
     withhold: bool = False,
     draw: int | None = None,
 ) -> list[Grade]:
-    """Grades what is new or changed, writes the CSV after each, returns all its rows in order.
+    """Grades new or changed submissions, writes the CSV after each, returns all rows in order.
 
-    withhold: without the points of doubtful tables (`doubts.py`); draw: what the checks' inputs
-    are drawn from, for every submission (None: each check draws its own).
+    withhold: withholds the points of doubtful tables (`doubts.py`); draw: the seed of the checks'
+    inputs for every submission (None: each check draws its own).
     """
     entries = find_class(folder, root)
     done = {(row.file, row.graded_from): row for row in read_rows(csv_path) if row.graded_from}
@@ -76,7 +77,7 @@ def grade_folder(
 def _graded(
     todo: list[Entry], marks: dict[Path, str], workers: int, how: tuple[Path | None, int | None]
 ) -> Iterator[tuple[Grade, Entry]]:
-    """In the order in which they are finished, with a progress bar."""
+    """Yields rows as they finish, with a progress bar."""
     context = multiprocessing.get_context("forkserver")  # this process may have run torch
     context.set_forkserver_preload([__name__])
     living: dict[Any, Entry] = {}
@@ -99,8 +100,8 @@ def _graded(
 
 
 def _with_bar(futures: dict[Future, Entry], living: dict[Any, Entry]) -> Iterator[Future]:
-    """Each as it is finished, under a bar that names those under way."""
-    glance = 1.0 if sys.stderr.isatty() else None  # into a file, a line for each that is finished
+    """Yields each as it finishes, with a progress bar that names those running."""
+    glance = 1.0 if sys.stderr.isatty() else None  # to a file, one line per finished one
     pending = set(futures)
     with tqdm(total=len(futures), desc="grading", unit="file") as bar:
         while pending:
@@ -116,7 +117,7 @@ def _with_bar(futures: dict[Future, Entry], living: dict[Any, Entry]) -> Iterato
 def _in_turn(
     spent: dict[str, float], context: Any, living: dict[Any, Entry], entry: Entry, *how: Any
 ) -> Grade:
-    """One submission, unless its student's others have taken long. `spent`: seconds by student."""
+    """Grades a submission unless its student's time is used up. `spent`: seconds by student."""
     if spent[entry.student] > STUDENT_SECONDS:
         return failed(entry, LATER, "")
     began = time.monotonic()
@@ -133,7 +134,7 @@ def _alone(
     root: Path | None,
     draw: int | None = None,
 ) -> Grade:
-    """One submission, in a process of its own."""
+    """Grades one submission in its own process."""
     ours, theirs = context.Pipe(duplex=False)
     worker = context.Process(target=_work, args=(theirs, entry, mark, root, draw))
     worker.start()
@@ -155,7 +156,7 @@ def _alone(
 
 
 def _work(answer: Connection, entry: Entry, mark: str, root: Path | None, draw: int | None) -> None:
-    """In that process, which leaves Ctrl-C to its parent."""
+    """Runs in that process, which leaves Ctrl-C to its parent."""
     import resource  # not on Windows, where nothing is graded
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -170,7 +171,7 @@ def _work(answer: Connection, entry: Entry, mark: str, root: Path | None, draw: 
 
 
 def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
-    """One submission, in a process of the pool; whatever is wrong with it becomes its row."""
+    """Grades one submission in a worker process; any error becomes its row."""
     if entry.refused:
         return failed(entry, entry.refused, "")
     try:
@@ -183,8 +184,8 @@ def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
 
 
 def _mark(entry: Entry, root: Path | None) -> str:
-    """A digest of all that the row depends on: the submission, its lab's checks, and isolation;
-    "" if the file is unreadable."""
+    """A digest of the row's inputs: the submission, its lab's checks, and isolation; "" if the file
+    is unreadable."""
     if entry.refused:
         return ""
     try:
@@ -200,7 +201,7 @@ def _mark(entry: Entry, root: Path | None) -> str:
 
 
 def probes_of(root: Path | None) -> Iterator[Path]:
-    """The code that runs beside the submission in a lab's checks: a file a lab, and shared ones."""
+    """The probes of a lab's checks: one file per lab, and shared ones."""
     return (checks_folder(root) / "probes").glob("*.py")
 
 

@@ -1,7 +1,7 @@
-"""The columns of the labs' experiments that a clock fills: no two runs agree in all their digits.
+"""Columns of the labs' experiments that hold clock readings: no two runs agree in all digits.
 
 All others (bytes, messages, losses of a seeded run, the emulated seconds of a planned step) are the
-same for everybody who did the work, and say nothing of where a table comes from.
+same for every honest run, and do not show where a table comes from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ STEP = ("backward_seconds", "exposed_seconds", "hidden_seconds", "step_seconds")
 CLOCKED: dict[str, dict[str, Sequence[str]]] = {
     "e00_ranks_and_collectives": {
         "sweep": ("seconds",),
-        "prediction": ("measured", "predicted"),  # the latter by the fit of one's own sweep
+        "prediction": ("measured", "predicted"),  # the latter from the fit to one's own sweep
         "ring_or_doubling": ("doubling_seconds", "ring_seconds"),
     },
     "e01_baseline": {"training": ("seconds",), "throughput": ("mfu", "tokens_per_second")},

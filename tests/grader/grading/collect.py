@@ -1,7 +1,7 @@
-"""Finds what was handed in: whose work a file is, and for which lab, by names of files and folders,
-else by the notebook itself.
+"""Finds submissions: a file's student and lab, from the names of files and folders, else from the
+notebook itself.
 
-No torch here, so that a wrong path is told at once.
+Imports no torch, so that a wrong path is reported at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from minitrain.lab.grading.submission import Submission
 from minitrain.paths import course_root
 
 SKIPPED = {".ipynb_checkpoints", "__pycache__", "feedback"}
-MOST_FILES = 100  # of one student: all labs, and each several times
-DEEPEST = 10  # folders in one another; no layout has more, and thousands would end a recursion
+MOST_FILES = 100  # per student: all labs, several times each
+DEEPEST = 10  # nested folders; no layout has more, and thousands would overflow the stack
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file that belongs to a student and a lab; `refused` says why it is not even read."""
+    """A file that belongs to a student and a lab; `refused` says why it is not read."""
 
     student: str
     lab: str
@@ -42,7 +42,8 @@ def lab_names(root: Path | None = None) -> list[str]:
 
 
 def find_lab(submission: Submission, root: Path | None = None) -> str:
-    """The lab of a file, by its name, else by its contents; InputError where neither tells."""
+    """The lab of a file, by its name, else by its contents; InputError where neither identifies
+    it."""
     named = _lab_in_name(submission.path.stem, root)
     if named:
         return named
@@ -62,7 +63,8 @@ def _lab_in_name(stem: str, root: Path | None) -> str | None:
 
 
 def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
-    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; .py of who has no notebook."""
+    """`ada/e02.ipynb`, `ada/e02/e02.ipynb`, `ada_e02.ipynb`; a .py counts for students without a
+    notebook."""
     paths = [p for p in _files(folder) if p.suffix in (".ipynb", ".py")]
     paths = [p for p in sorted(paths) if not SKIPPED & set(p.parts) and p.stem != "index"]
     entries = [_entry(path, folder, root) for path in paths if path.suffix == ".ipynb"]
@@ -79,7 +81,7 @@ def find_submissions(folder: Path, root: Path | None = None) -> list[Entry]:
 
 
 def _files(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
-    """All that lies in it and in its folders; no link is followed, what cannot be read is empty."""
+    """All files in it and its folders; links are not followed, unreadable folders are skipped."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
@@ -91,7 +93,7 @@ def _files(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
 
 
 def find_class(folder: Path, root: Path | None = None) -> list[Entry]:
-    """The submissions, and one entry for each student's folder that is none."""
+    """The submissions, and an entry for each student's folder without one."""
     entries = find_submissions(folder, root)
     files = {entry.student for entry in entries}
     found = []
@@ -113,7 +115,7 @@ def _student(entry: Entry) -> str:
 
 
 def _is_folder(path: Path) -> bool:
-    """Also a link that leads where this user may not even look."""
+    """True also for a link whose target is inaccessible."""
     try:
         return path.is_dir()
     except OSError:

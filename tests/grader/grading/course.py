@@ -1,7 +1,7 @@
 """The labs of the course, the items each one grades, and the references of its exercises.
 
-The checks of a lab are `tests/labs/test_<lab>.py`, loaded by path; they say of each exercise where
-its reference is, which a sandbox that hides that file gets as a pickle.
+The checks of a lab are `tests/labs/test_<lab>.py`, loaded by path; they name each exercise's
+reference, which is sent as a pickle to a sandbox that hides its file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minitrain.ranks.payload import modules_by_value
 
 @dataclass(frozen=True)
 class LabChecks:
-    """A lab as its grader sees it; `items` in the order of the file, which is that of the lab."""
+    """A lab as its grader sees it; `items` in the order of the file and the lab."""
 
     name: str
     items: tuple[type[Graded], ...]
@@ -34,7 +34,7 @@ class LabChecks:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Files of the package that none of its submissions may see."""
+        """Files of the package hidden from its submissions."""
         files = {f for item in self.items if issubclass(item, Exercise) for f in item.hidden}
         return tuple(sorted(files))
 
@@ -94,7 +94,8 @@ def _is_graded(item: Any, module: ModuleType) -> bool:
 
 
 def _load(path: Path) -> ModuleType:
-    """A file of checks as a module of a package of its folder: it imports `.probes.<lab>`."""
+    """Loads a file of checks as a module in its folder's package, since it imports
+    `.probes.<lab>`."""
     package = f"minitrain_checks_{zlib.crc32(str(path.parent.resolve()).encode()):08x}"
     if package not in sys.modules:
         sys.modules[package] = ModuleType(package)

@@ -1,9 +1,9 @@
-"""The difference between two values, in words: with the expected one shown, or without.
+"""Describes the difference between two values, with or without showing the expected one.
 
-    difference(got, want)    "got 3, expected 4"; None where nothing is
-    miss(got, want)          "got 3: too small, by about 1.3 x", of an answer that is to be found
+    difference(got, want)    "got 3, expected 4"; None if equal
+    miss(got, want)          "got 3: too small, by about 1.3 x", for an answer not to be revealed
 
-Tensors, numbers, texts, and lists and dicts of them; floats are equal up to the rounding of their
+Tensors, numbers, strings, and lists and dicts of them; floats are equal up to the rounding of their
 dtype, or to a tolerance relative to the largest value expected.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from minitrain.words import plural
 
-# Relative rounding that a different, equally right order of operations may cause.
+# Relative rounding error that a different, equally correct order of operations may cause.
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 SHOWN = 8  # elements of a tensor that a message shows in full
 
@@ -41,7 +41,7 @@ def difference(got: Any, want: Any, tol: float | None = None) -> str | None:
 
 
 def miss(got: Any, want: Any, tol: float | None = None) -> str:
-    """The difference, in words that do not show the expected value."""
+    """Describes the difference without showing the expected value."""
     got = got.item() if isinstance(got, Tensor) and got.numel() == 1 else got
     if isinstance(want, bool):
         return f"got {show(got)}" + (
@@ -61,7 +61,7 @@ def miss(got: Any, want: Any, tol: float | None = None) -> str:
 
 
 def _way(got: float, want: float) -> str:
-    """The direction, and the factor, so roughly that nobody can work back to what is expected."""
+    """The direction and a factor, too coarse to infer the expected value."""
     way = "too large" if got > want else "too small"
     if not got * want > 0:
         return way
@@ -84,7 +84,7 @@ def _tensor_difference(got: Any, want: Tensor, tol: float | None) -> str | None:
 
 
 def _near(got: Tensor, want: Tensor, tol: float | None) -> Tensor:
-    """(shape) bool; errors are measured against the largest value expected, as rounding is."""
+    """(shape) bool; errors are relative to the largest expected value, as rounding is."""
     tol = ROUNDING.get(want.dtype, 0.0) if tol is None else tol
     if tol == 0.0 or not want.is_floating_point():
         return (got == want) | (got.isnan() & want.isnan())
@@ -130,7 +130,7 @@ def _dict_difference(got: Any, want: dict, tol: float | None) -> str | None:
 
 
 def _first_difference(parts: Iterable[tuple[str, Any, Any]], tol: float | None) -> str | None:
-    """parts: (the name of a place, what is there, what is expected there)."""
+    """parts: (name of an element, actual value, expected value)."""
     for place, got, want in parts:
         problem = difference(got, want, tol)
         if problem:
@@ -145,7 +145,7 @@ def _number_difference(got: Any, want: Any, tol: float | None) -> str | None:
         return _given(got, want)
     if tol is None:
         tol = 0.0 if isinstance(want, int) else ROUNDING[torch.float64]
-    is_near = math.isfinite(want) and abs(got - want) <= tol * abs(want)  # nothing is near inf
+    is_near = math.isfinite(want) and abs(got - want) <= tol * abs(want)  # nothing is close to inf
     if got == want or (got != got and want != want) or is_near:
         return None
     return f"got {_number(got)}, expected {_number(want)}"

@@ -1,11 +1,11 @@
-"""Questions for an instructor about a recorded table: whose numbers it has, and whether a clock
-gave them.
+"""Doubts for an instructor about a recorded table: whether its numbers are copied, and whether a
+clock produced them.
 
-    doubts_of(tables, "e00_…", solutions)    copied from the solutions, or as no clock reads
+    doubts_of(tables, "e00_…", solutions)    copied from the solutions, or not from a clock
     copies({"ada": prints, "bob": prints})   copied from each other
 
-A doubt is a remark and no verdict. Only what a clock filled is looked at (`clocked.py`): there two
-honest runs never agree in all digits, while their counts of bytes always do.
+A doubt is a remark, not a verdict. Only clock readings are examined (`clocked.py`): two honest runs
+never agree in all their digits, while their byte counts always do.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from minitrain.lab.grading.clocked import CLOCKED
 from minitrain.lab.grading.submission import read_submission
 
 Table = Sequence[Mapping[str, Any]]
-DIGITS = 6  # a clock gives more, and so two runs do not agree
-ROUND = 3  # nobody measures in so few
-ALIKE = 3  # equal numbers in two tables that are no accident; of tables with fewer, all
-KEPT = 8  # prints of a table, enough to find that it was copied in part
-MOST_ROWS, MOST_COLUMNS = 1000, 50  # of what may be invented, of any size
-EXACT = 1e-6  # relative; what a clock measures is never so near to a formula
+DIGITS = 6  # a clock gives more, so two runs differ
+ROUND = 3  # too few for a measurement
+ALIKE = 3  # equal numbers in two tables beyond coincidence; in smaller tables, all
+KEPT = 8  # fingerprints per table, enough to detect a partial copy
+MOST_ROWS, MOST_COLUMNS = 1000, 50  # since tables may be fabricated, of any size
+EXACT = 1e-6  # relative; no clock reading is this close to a formula
 
 
 def doubts_of(tables: Mapping[str, Table], lab: str, solutions: Path) -> dict[str, str]:
-    """{experiment: what to ask about}, from the tables alone."""
+    """{experiment: doubt}, from the tables alone."""
     found = {}
     for name in clocked_tables(tables, lab):
         table, columns = tables[name], CLOCKED[lab][name]
@@ -55,7 +55,7 @@ def are_alike(shared: int, of: int) -> bool:
 
 
 def readings(table: Table, columns: Sequence[str]) -> set[str]:
-    """The measured numbers, each with its column, that are long enough to know a run by."""
+    """The measured numbers, each with its column, with enough digits to identify a run."""
     return {
         f"{column}={number!r}"
         for column in columns
@@ -70,7 +70,7 @@ def _solution(path: Path, lab: str, name: str) -> set[str]:
 
 @cache
 def _recorded(path: Path, lab: str) -> dict[str, set[str]]:
-    """The readings of a solution; none where an instructor has taken the solutions away."""
+    """The readings of a solution; none where an instructor has removed the solutions."""
     try:
         tables = read_submission(path).recorded.get("experiment", {})
     except InputError:
@@ -78,12 +78,12 @@ def _recorded(path: Path, lab: str) -> dict[str, set[str]]:
     return {n: readings(tables[n], CLOCKED[lab][n]) for n in clocked_tables(tables, lab)}
 
 
-# --- numbers that no clock gives ---
+# --- numbers that no clock produces ---
 
 
 def impossible(table: Table, columns: Sequence[str]) -> list[str]:
-    """In words, what is wrong with each column: its numbers have few digits, are all equal, exact
-    multiples of one, or lie exactly on a line."""
+    """Describes the fault of each column: few digits, all equal, exact multiples of one number, or
+    exactly on a line."""
     found: dict[str, list[str]] = defaultdict(list)
     for column in columns:
         words = _impossible(table[:MOST_ROWS], column)
@@ -117,7 +117,7 @@ def _are_multiples(numbers: Sequence[float]) -> bool:
 
 
 def _on_a_line(table: Table, other: str, column: str) -> bool:
-    """True of four points or more whose neighbours are all joined by one slope."""
+    """True for four or more points with the same slope between all neighbours."""
     rows = [row for row in table if _is_number(row.get(other)) and _is_number(row.get(column))]
     points = sorted({(float(row[other]), float(row[column])) for row in rows})
     if len({x for x, _ in points}) < max(4, len(points)):
@@ -131,14 +131,14 @@ def _numbers(table: Table, column: str) -> list[float]:
 
 
 def _is_number(value: Any) -> bool:
-    """Also of what a stranger wrote: an integer of a thousand digits is none."""
+    """Safe for untrusted values: an integer of a thousand digits does not count."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < 1e300 and math.isfinite(value)
 
 
 def _digits(number: float) -> int:
-    """Significant ones, as it is written: 0.00120 has two."""
+    """Significant digits, as written: 0.00120 has two."""
     return len(repr(number).partition("e")[0].replace(".", "").lstrip("-0").rstrip("0"))
 
 
@@ -146,11 +146,11 @@ def _digits(number: float) -> int:
 
 
 def prints_of(tables: Mapping[str, Table], lab: str) -> dict[str, list[str]]:
-    """{experiment: short hashes of some of its readings}, by which a copy is found."""
+    """{experiment: short hashes of some of its readings}, used to detect copies."""
     found = {}
     for name in clocked_tables(tables, lab):
         marks = map(_hash, readings(tables[name], CLOCKED[lab][name]))
-        found[name] = sorted(marks)[:KEPT]  # the smallest: the same ones in a copy
+        found[name] = sorted(marks)[:KEPT]  # the smallest, so that a copy has the same ones
     return found
 
 
@@ -161,7 +161,7 @@ def _hash(text: str) -> str:
 def copies(prints: Mapping[Any, Mapping[str, Iterable[str]]]) -> dict[Any, dict[str, list[Any]]]:
     """{owner: {experiment: the others whose table has the same numbers}} of one lab.
 
-    Nothing tells who measured: both are named.
+    Who measured is unknown, so both are named.
     """
     holders: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for owner, tables in prints.items():

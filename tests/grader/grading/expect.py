@@ -1,18 +1,18 @@
-"""Assertions of the checks; each failure says what was given, what was expected, and why.
+"""Assertions of the checks; each failure gives the actual and the expected value, and the reason.
 
     expect.equal(got, want, hints=[(wrong, "words")])   equal up to the rounding of the dtype
     expect.close(got, want, tol=0.05)                    within a relative tolerance
     expect.identical(got, want)                          the same bits
     expect.that(condition, "words")
-    expect.left_alone(calls, given, ["x"])               inputs as they were, results of their own
-    expect.first([(is_seen, "words"), …])                the words of the first cause that is seen
-    expect.among(got, words)                             one of these words, which the message names
-    expect.recorded(records, "overlap")                  the table of an experiment, to read it off
-    expect.rows(table, "way", "ranks")["ring", 8]        its row of that way and number of ranks
+    expect.left_alone(calls, given, ["x"])               inputs unchanged, results not aliased
+    expect.first([(is_seen, "words"), …])                the words of the first cause that applies
+    expect.among(got, words)                             one of these words, listed in the message
+    expect.recorded(records, "overlap")                  the table of an experiment
+    expect.rows(table, "way", "ranks")["ring", 8]        its row for that way and number of ranks
     with expect.because({"deadlock": "words"}): …        the likely cause of a run without a result
-    with expect.though("every gradient is right"): …     what is right comes first, then what is not
+    with expect.though("every gradient is right"): …     the message starts with what is right
 
-A hint is a value that a likely mistake gives: if `got` is that value, its words end the message.
+A hint is the result of a likely mistake: if `got` equals it, its words end the message.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from torch import Tensor
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading.difference import difference, miss, show
 
-__tracebackhide__ = True  # pytest shows the line of the check, not one of these
+__tracebackhide__ = True  # pytest shows the line of the check instead
 
 Hints = Iterable[tuple[Any, str]]
 
-HANGS = ("deadlock", "mismatch", "timeout")  # kinds of a launch in which a rank waits in vain
+HANGS = ("deadlock", "mismatch", "timeout")  # kinds of failure in which a rank waits forever
 INTO_A_TENSOR = (
     "write into a tensor of your own (`a = a + b` makes one, `a += b` writes into a; where a is a "
     "slice or another view, into what it is a view of)"
 )
-ROUNDED = 1e-4  # a tolerance below it is for rounding: no message names it
+ROUNDED = 1e-4  # a smaller tolerance only covers rounding, and no message mentions it
 
 
 def that(condition: object, message: str) -> None:
@@ -47,20 +47,21 @@ def that(condition: object, message: str) -> None:
 def equal(
     got: Any, want: Any, tol: float | None = None, hints: Hints = (), what: str = "the result"
 ) -> None:
-    """Tensors, numbers, texts, lists and dicts of them; floats up to `tol` (default: rounding)."""
+    """Tensors, numbers, strings, lists and dicts of them; floats up to `tol` (default:
+    rounding)."""
     _compare(got, want, tol, hints, what)
 
 
 def close(
     got: Any, want: Any, tol: float = 0.01, hints: Hints = (), what: str = "the result"
 ) -> None:
-    """Like `equal`, with a relative tolerance that the message names: 0.01 is one percent."""
+    """Like `equal`, with a relative tolerance that the message states: 0.01 is one percent."""
     within = f" (within {100 * tol:.3g}%)" if tol >= ROUNDED else ""
     _compare(got, want, tol, hints, what + within)
 
 
 def identical(got: Any, want: Any, hints: Hints = (), what: str = "the result") -> None:
-    """The same bits: a copy, or the same additions in the same order."""
+    """Bitwise equality: a copy, or the same additions in the same order."""
     _compare(got, want, 0.0, hints, f"{what} (bit for bit)")
 
 
@@ -71,9 +72,9 @@ def left_alone(
     own: bool = True,
     what: str = "",
 ) -> None:
-    """Checks calls in a row (probes/in_turn.py): none changed an argument, none an earlier result.
+    """Checks that consecutive calls (probes/in_turn.py) changed no argument and no earlier result.
 
-    names: of the arguments; own: a result shares no memory with them.
+    names: of the arguments; own: results must share no memory with them.
     """
     where = f"{what}: " if what else ""
     for call, arguments in zip(calls, given):
@@ -97,18 +98,18 @@ def left_alone(
 
 
 def first(causes: Iterable[tuple[object, str]]) -> str:
-    """The words of the first (condition, words) that holds; "" where none does."""
+    """The words of the first true condition; "" where none holds."""
     return next((words for holds, words in causes if holds), "")
 
 
 def among(got: Any, words: Iterable[str]) -> None:
-    """Fails where `got` is none of these words; an answer may be any of them, right or wrong."""
+    """Fails where `got` is none of these words; the correct answer may be any of them."""
     words = list(words)
     that(got in words, f"got {show(got)}: the answer is one of {', '.join(map(repr, words))}")
 
 
 def recorded(records: Mapping[str, list[Any]], name: str) -> list[Any]:
-    """The table of an experiment that an answer is read off; fails where none is recorded."""
+    """The experiment's table that an answer refers to; fails where none is recorded."""
     that(records.get(name), f"record the experiment '{name}' first: the answer is read off it")
     return records[name]
 
@@ -119,14 +120,14 @@ class _Rows(dict[Any, Any]):
 
 
 def rows(table: Sequence[Any], *columns: str) -> dict[Any, Any]:
-    """Its rows by what stands in the columns, a tuple where there are several."""
+    """Its rows keyed by the values of the columns, as a tuple if there are several."""
     keys = [tuple(row[column] for column in columns) for row in table]
     return _Rows(zip(keys if len(columns) > 1 else (key for (key,) in keys), table))
 
 
 @contextmanager
 def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
-    """A submission that gives no result is told its likely cause, the first that fits.
+    """Adds the likely cause, the first that fits, where a submission gives no result.
 
     A key is a kind of `SubmissionFailed`, or a part of its text, or several of them.
     """
@@ -142,7 +143,7 @@ def because(causes: Mapping[str | tuple[str, ...], str]) -> Iterator[None]:
 
 @contextmanager
 def though(right: str) -> Iterator[None]:
-    """Begins a failure in here with what has been found right before: "…, but rank 0 sent"."""
+    """Prefixes a failure in the block with what was found right before: "…, but rank 0 sent"."""
     try:
         yield
     except SubmissionFailed:

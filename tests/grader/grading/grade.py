@@ -1,11 +1,11 @@
-"""The grading engine: the checks of a lab, run on what a learner made, in the grader's own process.
+"""The grading engine: runs a lab's checks on a learner's work, in the grader's own process.
 
-    sandbox = warm(lab)                                    # loads torch while the lab is read
+    sandbox = warm(lab)                                    # imports torch while the lab is read
     grade_item(item, f, records, sandbox)                  # in a notebook: function, table, answer
     grade_submission(read_submission(path), lab, sandbox)  # from a file: the whole lab
 
 An exercise is graded with the learner's own earlier functions where they pass and with the course's
-where they do not, as `f = lab.grade(f)` does in a notebook: one mistake costs its own points only.
+where they do not, as `f = lab.grade(f)` does in a notebook: one mistake costs only its own points.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minitrain.paths import course_root
 
 
 def warm(lab: LabChecks, limits: Limits | None = None) -> Sandbox:
-    """A sandbox for this lab that starts in the background; it ends with this process."""
+    """Starts a sandbox for this lab in the background; it ends with this process."""
     sandbox = Sandbox(lab.hidden, limits)
     sandbox.start()
     return sandbox

@@ -1,11 +1,11 @@
-"""Turns a notebook's cell into Python, as IPython does, line by line in its place.
+"""Converts a notebook cell to Python as IPython does, keeping line numbers.
 
     %timeit f(x)      get_ipython().run_line_magic('timeit', 'f(x)')
     x = !ls           x = get_ipython().getoutput('ls')
     f?                get_ipython().run_line_magic('pinfo', 'f')
-    %%time            pass, and what is below it is Python
+    %%time            pass; the rest of the cell is Python
 
-What these calls do in the sandbox, which is nothing, stands in `sandbox/loader.py`.
+In the sandbox these calls do nothing (`sandbox/loader.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 from contextlib import suppress
 
 MAGIC = re.compile(r"^\s*[%!?,;/]|[=?]\s*[%!]|\?\s*$", re.MULTILINE)  # may be IPython's, not Python
-MOST_MAGICS = 1000  # of a cell: each one costs IPython a copy of it
+MOST_MAGICS = 1000  # per cell: each one makes IPython copy it
 OTHER_LANGUAGES = re.compile(
     r"%%(!|(R|SVG|HTML|bash|cmd|cython|html|javascript|js|latex|markdown|perl|pypy|ruby|script|sh|"
     r"sql|svg|sx|system)\b)"
@@ -45,15 +45,15 @@ def is_python(source: str) -> bool:
             ast.parse(source)
     except SyntaxError:
         return False
-    except (ValueError, RecursionError, MemoryError):  # nor will IPython make it so
+    except (ValueError, RecursionError, MemoryError):  # IPython cannot convert it either
         return True
     return True
 
 
 def transformed(source: str) -> str:
-    """The lines after IPython's own transformers, each run once: its `transform_cell` begins anew
+    """The lines after IPython's own transformers, each run once: its `transform_cell` restarts
     after each magic, and would take minutes for a cell of hundreds."""
-    from IPython.core import inputtransformer2 as ipython  # which costs half a second
+    from IPython.core import inputtransformer2 as ipython  # takes half a second
 
     manager, lines = ipython.TransformerManager(), source.splitlines(keepends=True)
     try:
@@ -65,14 +65,14 @@ def transformed(source: str) -> str:
                 with suppress(SyntaxError):
                     lines = in_place(lines, one.transform(lines))
                     break
-    except Exception:  # IPython raises what its tokenizer does where it is neither
+    except Exception:  # IPython's tokenizer may raise anything on invalid input
         return source
     whole = "".join(lines)
     return whole if source.endswith("\n") else whole.removesuffix("\n")
 
 
 def in_place(lines: list[str], new: list[str]) -> list[str]:
-    """Empty lines behind a magic that went on over several."""
+    """Pads with empty lines after a multi-line magic."""
     if missing := len(lines) - len(new):
         at = next(n for n, (old, own) in enumerate(zip(lines, new)) if old != own)
         new[at : at + 1] = [new[at], *["\n"] * missing]

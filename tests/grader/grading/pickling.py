@@ -1,7 +1,8 @@
 """The pickles that go into the sandbox: a notebook's function, and the probe that calls it.
 
-Both are sent by value, with the code that they use beside them: neither `tests/` nor a notebook's
-kernel is seen in there. File names are made the learner's own, or, for a check's code, nobody's.
+Both are sent by value, with the code they use from the same module or folder: neither `tests/` nor
+the kernel is visible in the sandbox. File names become the learner's own, or, for a check's code,
+anonymous.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LIBRARIES = tuple(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "p
 
 
 class RenamingPickler(Pickler):
-    """Code that goes by value says that it comes from `rename(its file)`."""
+    """Renames the source file of code pickled by value to `rename(file)`."""
 
     def __init__(self, rename: Callable[[str], str]) -> None:
         self.buffer, self.rename = io.BytesIO(), rename
@@ -48,14 +49,14 @@ class RenamingPickler(Pickler):
 
 
 class SubmissionPickler(RenamingPickler):
-    """Sends the references of other exercises by name, and refuses the one that is graded."""
+    """Sends the references of other exercises by name, and refuses that of the graded one."""
 
     def __init__(self, item: type[Exercise], others: Iterable[type[Exercise]]) -> None:
         super().__init__(self.cell_or_file)
         self.name, self.own = item.name, reference(item)
         self.others = {id(reference(other)): other.name for other in others}
         self.used: set[str] = set()
-        self.sources: dict[str, str] = {}  # the text of every file that its code comes from
+        self.sources: dict[str, str] = {}  # the source of every file of its code
 
     def persistent_id(self, value: Any) -> str | None:
         if value is self.own:
@@ -91,19 +92,20 @@ class SubmissionPickler(RenamingPickler):
 
 
 def pickled_probe(probe: Callable[..., Any], args: tuple) -> bytes:
-    """Without the checker's own files: no learner can mend them, so no message shows them."""
+    """Pickles a probe without the checker's file names: learners cannot fix those files, so no
+    message shows them."""
     with by_value(probe):
         return RenamingPickler(lambda file: CHECKER if is_own(file) else file).dumps((probe, args))
 
 
 def by_value(function: Any) -> AbstractContextManager[None]:
-    """Probes and their helpers live in `tests/`, which the sandbox does not show: sent whole."""
+    """Pickles probes and their helpers by value, since the sandbox hides `tests/`."""
     modules = [module for module in list(sys.modules.values()) if _is_beside(module, function)]
     return modules_by_value(modules)
 
 
 def _is_beside(module: Any, function: Any) -> bool:
-    """The function's own module, and those in the same folder; no library, nor this package."""
+    """True for the function's own module and its folder's, not for libraries or this package."""
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     home = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
     if not isinstance(file, str) or not isinstance(home, str):

@@ -4,7 +4,7 @@
     payload_of(item, submission)             the table or the answer of an experiment or a question
     grade_recorded(item, payload, tables, earned)
 
-Nothing here runs a line of the submission; but all of it may be invented, of any type and size.
+Runs no code of the submission; but all data may be fabricated, of any type and size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 class Word(str):
-    """A text that was typed: equal to another one whatever the case and the blanks of both."""
+    """A typed string, compared without regard to case and whitespace."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, str) and _bare(self) == _bare(other)
@@ -36,7 +36,7 @@ class Word(str):
 
 
 class Tables(dict):
-    """Recorded tables by name; `used` are those that were asked for."""
+    """Recorded tables by name; `used`: those that were accessed."""
 
     def __init__(self, tables: Mapping[str, list[Row]], used: Iterable[str] = ()) -> None:
         super().__init__(tables)
@@ -52,7 +52,7 @@ class Tables(dict):
 
 
 def payload_of(item: type[Graded], submission: Submission) -> Any:
-    """The table or the answer that the notebook recorded last."""
+    """The notebook's last recorded table or answer."""
     kind = "answer" if item.kind == "question" else item.kind
     values = submission.recorded.get(kind, {})
     if values.get(item.name) is None:
@@ -74,8 +74,8 @@ def grade_recorded(
 ) -> list[CheckResult]:
     """An experiment or a question, from what the learner's own run recorded.
 
-    earned: the items that passed whole; where one is missing that this rests on, the reference
-    stood in for the learner's own, and what passes here does not count yet.
+    earned: the fully passed items; where one that this rests on is missing, the reference stood in
+    for the learner's own, and passed checks do not count yet.
     """
     tables = records if isinstance(records, Tables) else tables_from(records)
     missing = [name for name in item.rests_on if name not in earned]
@@ -89,7 +89,7 @@ def grade_recorded(
 
 
 def _not_yet(result: CheckResult, missing: Sequence[str]) -> CheckResult:
-    """A check that passed by what the learner has not earned; one that failed stays as it is."""
+    """Withholds a check that passed only with a reference; a failed one is unchanged."""
     if result.status != "passed":
         return result
     message = f"right, and counts once you have earned {', '.join(missing)}: then run this again"
@@ -101,7 +101,7 @@ def _answer(value: Any) -> Any:
 
 
 def _rows(table: Any) -> list[Row]:
-    """The rows of a recorded table; none where it is no table."""
+    """The rows of a recorded table; none where it is not a table."""
     if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
         return []
     return [Row(row) for row in table]

@@ -1,13 +1,13 @@
-"""Messages of each rank in each call, as the relay saw them: no rank can unsay one (sandbox/relay.py).
+"""Messages of each rank in each call, as the relay recorded them, tamper-proof (sandbox/relay.py).
 
-A probe runs beside the submission, which may edit the rank's trace and the rows that the probe will
-return. So a probe only sets marks, and its lab's checks read what stands between them:
+A probe shares its process with the submission, which may edit the rank's trace and the probe's
+results. So a probe only sets marks, and its lab's checks read the notes between them:
 
     probe    group.trace.mark("call"); y = f(x); group.trace.mark(("over", "call"))
     check    for call in relayed.runs(submission.notes[rank], "call", count): operations(call)
 
-Marks go to the relay as they are set, with their labels: none can be taken back or renamed, and one
-more than the probe sets is a run too many, or one that is over twice.
+Marks are sent to the relay as they are set, with their labels: none can be removed or renamed, and
+an extra one shows as an extra run, or as one that ends twice.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from minitrain.measure.traffic import Label
 def runs(
     notes: Sequence[Note], begin: Label, count: int, beside: Collection[Label] = ()
 ) -> list[list[Note]]:
-    """Notes from each mark `begin` to ("over", begin); CheckFailed unless these come by
-    turns, `count` times: a run that ended early would hide what follows.
+    """Notes from each mark `begin` to ("over", begin); CheckFailed unless these alternate, `count`
+    times: a run that ended early would hide later messages.
 
-    beside: all other runs of the probe. After the first of any, nothing is sent outside of them.
+    beside: all other runs of the probe. After the first of any, nothing may be sent outside them.
     """
     end = over(begin)
     places = [place for place, note in enumerate(notes) if note.label in (begin, end)]
@@ -58,7 +58,7 @@ def _nothing_outside(notes: Sequence[Note], begins: Collection[Label]) -> None:
 
 
 def operations(run: Sequence[Note]) -> list[Note]:
-    """In the order in which they were issued."""
+    """The run's operations, in the order issued."""
     return [note for note in run if note.kind not in ("wait", "mark")]
 
 

@@ -59,12 +59,12 @@ def doubt_lines(report: Report) -> list[str]:
 
 
 def print_text(report: Report, title: str) -> None:
-    """To the terminal, as wide as it is."""
+    """Prints to the terminal, at its full width."""
     Console(soft_wrap=False).print(text(report, title))
 
 
 def _described(result: CheckResult, is_told: bool) -> RenderableType:
-    """The check, and its message where the line before has not just said the same."""
+    """The check, with its message unless the previous line had the same."""
     if not result.message or is_told:
         return Text(result.check)
     return Group(Text(result.check), Padding(Text(result.message, style="dim"), (0, 0, 0, 2)))
@@ -77,7 +77,7 @@ def as_json(reports: Sequence[Report]) -> str:
 
 
 def as_junit(reports: Sequence[Report]) -> str:
-    """A testsuite a lab, a testcase a check; one not attempted, or withheld, is skipped."""
+    """One testsuite per lab, one testcase per check; skipped if not attempted or withheld."""
     root = ET.Element("testsuites")
     for report in reports:
         found = Counter(result.status for result in report.checks)
@@ -113,7 +113,8 @@ def _testcase(suite: ET.Element, lab: str, result: CheckResult) -> None:
 
 
 def as_gradescope(reports: Sequence[Report]) -> str:
-    """Gradescope's results.json: a test a check, shown to the student; doubts to instructors."""
+    """Gradescope's results.json: one test per check, visible to the student; doubts visible to
+    instructors."""
     tests = [
         {
             "name": f"{result.exercise}: {result.check}",

@@ -1,6 +1,6 @@
 """Results of grading: of one check, of a lab.
 
-The message quotes what a submission wrote, so it is `printable`, wherever it goes from here.
+Messages quote a submission's output, so they are made `printable` here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Report:
-    """A graded lab; `warning` says what an instructor must know of how it was graded.
+    """A graded lab; `warning`: a remark for the instructor on how it was graded.
 
-    doubts: what to ask about an experiment's table. sources: the tables that an experiment or a
-    question was graded from. prints: by which a copy of a table is found (`doubts.py`). file: that
-    was graded, by which reports of several students are told apart.
+    doubts: questions about an experiment's table. sources: the tables from which an experiment or a
+    question was graded. prints: fingerprints that reveal copied tables (`doubts.py`). file: the
+    graded file, which distinguishes reports of several students.
     """
 
     lab: str
@@ -69,7 +69,7 @@ class Report:
         }
 
     def withheld(self) -> Report:
-        """The same without the points of doubtful tables, nor of the answers read off them."""
+        """The same without the points of doubtful tables and of answers based on them."""
         return replace(self, checks=tuple(map(self._without_doubt, self.checks)))
 
     def _without_doubt(self, result: CheckResult) -> CheckResult:
@@ -84,7 +84,7 @@ class Report:
 
 
 def all_checks(item: type[Graded], status: str, message: str) -> list[CheckResult]:
-    """One result for every check of an item that none of them was run for."""
+    """The same result for every check of an item whose checks were not run."""
     return [
         CheckResult(item.name, check.title, 0.0, check.points, status, message)
         for check in checks_of(item)

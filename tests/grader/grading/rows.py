@@ -1,7 +1,7 @@
-"""The CSV of a class: a row a student and lab, and what is said of a row beside the others.
+"""The CSV of a class: one row per student and lab, and remarks that compare rows.
 
-A row is kept while its file and checks are as they were (`graded_from`). What depends on the others
-is worked out anew each time, from `details`: who shares a table with whom, and what is withheld.
+A row is kept while its file and checks are unchanged (`graded_from`). Fields that depend on other
+rows are recomputed each time from `details`: shared tables, and withheld points.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from minitrain.lab.grading.doubts import copies
 from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.words import plural, points_text, printable
 
-PARTS = ("doubts", "sources", "prints")  # of a report
-BOM = "\ufeff"  # by which Excel knows UTF-8
-FORMULA = re.compile(r"(^|;)(?=[\s\"]*[=+\-@＝＋－＠])")  # how one begins, in either width
+PARTS = ("doubts", "sources", "prints")  # fields of a report
+BOM = "\ufeff"  # lets Excel detect UTF-8
+FORMULA = re.compile(r"(^|;)(?=[\s\"]*[=+\-@＝＋－＠])")  # the start of one, half- or full-width
 
 
 @dataclass(frozen=True)
 class Grade:
-    """A line of the CSV; `error` says why there is no score, `remarks` what failed, `doubts` which
+    """A line of the CSV; `error` says why there is no score, `remarks` lists failures, `doubts` the
     recorded tables to ask about."""
 
     student: str
@@ -40,14 +40,14 @@ class Grade:
     remarks: str
     doubts: str
     file: str
-    graded_from: str  # of the file and of the checks: the row is kept while both are as they were
+    graded_from: str  # digest of file and checks: the row is kept while both are unchanged
     details: str = ""  # JSON, see `details_of`
 
 
 COLUMNS = [field.name for field in fields(Grade)]
 
 
-# --- one row, from what became of a submission ---
+# --- one row, from a submission's outcome ---
 
 
 def graded(entry: Entry, report: Report, mark: str) -> Grade:
@@ -59,22 +59,22 @@ def graded(entry: Entry, report: Report, mark: str) -> Grade:
 
 
 def failed(entry: Entry, reason: str, mark: str) -> Grade:
-    """The row of one that was not."""
+    """The row of a submission that was not graded."""
     student, file = one_line(entry.student), one_line(str(entry.path))
     return Grade(student, entry.lab, "0", "", one_line(reason), "", "", file, mark)
 
 
 def one_line(text: str) -> str:
-    """A stranger's words, made fit for one cell of a table.
+    """Makes untrusted text safe for one cell of a table.
 
-    What a spreadsheet would run as a formula gets an apostrophe before it, also behind a semicolon,
-    at which spreadsheets part cells where numbers have a decimal comma.
+    Text that a spreadsheet would run as a formula is prefixed with an apostrophe, also after a
+    semicolon, which separates cells in locales with a decimal comma.
     """
     return FORMULA.sub(r"\1'", " ".join(printable(text).split()))
 
 
 def _remarks(report: Report) -> list[str]:
-    """A sentence an exercise: its first message, and how many more there are."""
+    """One sentence per exercise: its first message, and the number of others."""
     said: dict[str, list[CheckResult]] = defaultdict(list)
     for result in report.checks:
         if result.status in ("failed", "error") and result.message:
@@ -102,11 +102,11 @@ def points_of(row: Grade) -> dict[str, list[float]]:
     return json.loads(row.details)["points"] if row.details else {}
 
 
-# --- a row beside the others ---
+# --- a row compared with the others ---
 
 
 def finished(rows: Sequence[Grade], withhold: bool = False) -> list[Grade]:
-    """With the scores, and with doubts about what two students share, or one hands in twice."""
+    """Adds scores, and doubts about tables that two students share or one submits twice."""
     details = [json.loads(row.details) if row.details else {} for row in rows]
     shared, files = _shared(rows, details), Counter((row.student, row.lab) for row in rows)
     done = []
@@ -147,7 +147,7 @@ def _doubts(known: Mapping[str, Any], shared: Mapping[str, list[str]]) -> dict[s
 
 
 def _score(known: Mapping[str, Any], doubts: Mapping[str, str]) -> tuple[float, float]:
-    """The points, and those withheld: of doubtful tables, and of the answers read off them."""
+    """The points, and those withheld: for doubtful tables, and for answers based on them."""
     held = {item for item, tables in known["sources"].items() if set(tables) & set(doubts)}
     lost = sum(known["points"][item][0] for item in held)
     return sum(got for got, _ in known["points"].values()) - lost, lost
@@ -162,7 +162,7 @@ def _names(students: Sequence[str], most: int = 3) -> str:
 
 
 def read_rows(path: Path) -> list[Grade]:
-    """The rows of an earlier run; InputError for a file that is no such CSV."""
+    """The rows of an earlier run; InputError for any other file."""
     if not path.exists():
         return []
     try:
@@ -177,7 +177,7 @@ def read_rows(path: Path) -> list[Grade]:
 
 
 def _readable(row: Grade) -> Grade:
-    """The row unchanged, or one to be graded again, where a spreadsheet changed what it cannot know."""
+    """The row unchanged, or one to be regraded if a spreadsheet altered its details."""
     try:
         details = json.loads(row.details or "{}")
         assert not row.details or set(details) == {"points", *PARTS}

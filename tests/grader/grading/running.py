@@ -1,4 +1,4 @@
-"""Runs checks in the grader's own process: in bounded time, on inputs that nobody can know."""
+"""Runs checks in the grader's own process: in bounded time, on unpredictable inputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from minitrain.lab.grading.checks import Check, Graded, Question, checks_of
 from minitrain.lab.grading.results import CheckResult
 from minitrain.lab.sandbox.sandbox import SandboxDown
 
-JUDGING_SECONDS = 10.0  # for a check to read what a learner may have invented, of any size
-_draw: int | None = None  # of this process: none, and each check draws its own
+JUDGING_SECONDS = 10.0  # for a check to read data that may be fabricated, of any size
+_draw: int | None = None  # of this process; None: each check draws its own
 
 
 @contextmanager
 def drawn_from(draw: int | None) -> Iterator[None]:
-    """A check's inputs are those of this number, whoever is graded; None: it draws its own."""
+    """Derives checks' inputs from this seed, for every submission; None: each check draws its
+    own."""
     global _draw
     before, _draw = _draw, draw
     try:
@@ -33,13 +34,13 @@ def drawn_from(draw: int | None) -> Iterator[None]:
 
 
 def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
-    """Each check gets the fixtures that it names."""
+    """Runs each check with the fixtures that it names."""
     return [run_check(item, check, fixtures) for check in checks_of(item)]
 
 
 def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
-    """One of them; whatever it or the learner's code raises is in the result (SandboxDown is not:
-    nobody's work was looked at)."""
+    """Runs one check; any exception of it or the learner's code becomes its result (except
+    SandboxDown: then nothing was graded)."""
     wanted = list(inspect.signature(check.function).parameters)[1:]
     status, message, points = "passed", "", check.points
     try:
@@ -62,19 +63,19 @@ def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> Che
 
 
 def _running_seconds(fixtures: dict[str, Any]) -> float:
-    """Seconds of a check that the sandbox may take."""
+    """The sandbox's share of a check's seconds."""
     attempt = fixtures.get("submission")
     return attempt.sandbox.limits.exercise_seconds if attempt else 0.0
 
 
 def _told(item: type[Graded], failure: CheckFailed) -> str:
-    """An answer is to be found, not copied from the message."""
+    """Keeps the expected answer out of the message."""
     is_secret = issubclass(item, Question) and not item.tells
     return failure.secretive if is_secret else str(failure)
 
 
 def _stumbled(error: Exception, never_waited: str | None) -> tuple[str, str]:
-    """A check stumbles over what came back: another type or shape, or nobody waited for a time."""
+    """The status and message of a check that raised: wrong type or shape, or a missing wait."""
     if never_waited is not None:
         return "failed", never_waited
     return "error", (
@@ -109,9 +110,9 @@ def within(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def unpredictable(name: str = "") -> Iterator[None]:
-    """Inputs that no submission can know, and the caller's own random numbers as they were.
+    """Seeds inputs unpredictably, and restores the caller's random state.
 
-    name: of what is drawn, so that one number (`drawn_from`) gives each check inputs of its own.
+    name: of the check, so that one seed (`drawn_from`) gives each check its own inputs.
     """
     before = generator_states()
     ours = secrets.randbits(32) if _draw is None else zlib.crc32(f"{_draw} {name}".encode())

@@ -1,8 +1,8 @@
-"""Reads what a learner hands in: a notebook, or a Python file, plain or in cells (`# %%`).
+"""Reads a submission: a notebook, or a Python file, plain or in cells (`# %%`).
 
-Nothing of it runs here. The cells go to the sandbox as text; of a notebook the exercise cells run
-whole, and from the others only imports, definitions and constants (see `sandbox/loader.py`).
-What the notebook recorded (tables, answers) is read from its outputs, as JSON.
+None of it runs here. The cells go to the sandbox as text; a notebook's exercise cells run in full,
+the others only for imports, definitions and constants (see `sandbox/loader.py`). Recorded tables
+and answers are read from its outputs, as JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from minitrain.errors import InputError
 from minitrain.lab.grading.ipython_cells import as_python
 from minitrain.lab.sandbox.loader import Cell, bound
 
-RECORDED = "application/vnd.minitrain+json"  # the MIME type of what a notebook recorded
+RECORDED = "application/vnd.minitrain+json"  # the MIME type of recorded data
 MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2000
-MAX_SOURCE = 2**19  # characters of code; parsing takes thousands of bytes for some of them
-MAX_VALUES = 2 * 10**6  # of JSON; as Python's objects each takes a hundred bytes and more
+MAX_SOURCE = 2**19  # characters of code; parsing may take thousands of bytes per character
+MAX_VALUES = 2 * 10**6  # in JSON; each takes over a hundred bytes as a Python object
 LAB_CALL = re.compile(r"""\bLab\(\s*["']([\w-]+)["']""")
 STUB = "# YOUR CODE HERE\n..."  # what a lab has in place of a solution
 UNFILLED = re.compile(r"\n".join(rf"^ *{re.escape(line)} *$" for line in STUB.split("\n")), re.M)
@@ -37,11 +37,11 @@ CELL_MARK = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Submission:
-    """A file that was handed in, before anything of it ran."""
+    """A submitted file, before any of it ran."""
 
     path: Path
     cells: tuple[Cell, ...]
-    lab: str | None = None  # as the file itself says
+    lab: str | None = None  # as stated in the file
     recorded: dict[str, dict[str, Any]] = field(default_factory=dict)  # kind -> name -> value
 
     def defines(self, name: str) -> bool:
@@ -49,13 +49,13 @@ class Submission:
         return any(name in bound(statement) for _, statement in self._statements)
 
     def is_stub(self, name: str) -> bool:
-        """True where the last definition of the function is still the one of the empty lab."""
+        """True where the function's last definition is still the lab's stub."""
         found = [(cell, s) for cell, s in self._statements if name in bound(s)]
         return bool(found) and _is_stub(*found[-1])
 
     @cached_property
     def _statements(self) -> list[tuple[Cell, ast.stmt]]:
-        """The statements of cells that are Python; of the others the sandbox will say why they are not."""
+        """The statements of cells that are valid Python; the sandbox reports errors in others."""
         found: list[tuple[Cell, ast.stmt]] = []
         for cell in self.cells:
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -64,7 +64,8 @@ class Submission:
 
 
 def read_submission(path: Path) -> Submission:
-    """A `.ipynb` or `.py` file; InputError where it is not there or not what its name says."""
+    """A `.ipynb` or `.py` file; InputError where it is missing or its content does not match its
+    name."""
     if path.suffix not in (".ipynb", ".py"):
         raise InputError(f"{path} is neither a notebook (.ipynb) nor Python (.py)")
     try:
@@ -78,7 +79,7 @@ def read_submission(path: Path) -> Submission:
 
 
 def check_cells(path: Path, count: int, characters: int = 0) -> None:
-    """InputError for more code than anybody writes."""
+    """InputError for an implausible amount of code."""
     if count > MAX_CELLS:
         raise InputError(f"{path} has {count} cells, more than {MAX_CELLS}: hand in the lab itself")
     if characters > MAX_SOURCE:
@@ -89,7 +90,7 @@ def check_cells(path: Path, count: int, characters: int = 0) -> None:
 
 
 def check_values(path: Path, text: str) -> None:
-    """InputError for JSON of more values than memory has room for, before it is parsed."""
+    """InputError for JSON with too many values for memory, before parsing."""
     count = sum(map(text.count, ",[{"))  # some of them within strings
     if count > MAX_VALUES:
         raise InputError(
@@ -100,7 +101,7 @@ def check_values(path: Path, text: str) -> None:
 
 def handed_in(path: Path) -> bytes:
     """A file's bytes; InputError for a link, which may lead to another's work, for a folder or a
-    pipe of that name, and for a file of more than MAX_BYTES, all before any of it is read."""
+    pipe, and for a file over MAX_BYTES, all before reading it."""
     try:
         mode = path.lstat().st_mode
         if not stat.S_ISREG(mode):
@@ -122,22 +123,22 @@ def handed_in(path: Path) -> bytes:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """Opens like `open`, but a link or a pipe put in the file's place meanwhile is an error."""
+    """Opens like `open`, but fails if a link or pipe has replaced the file meanwhile."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _read_notebook(path: Path, text: str) -> Submission:
     check_values(path, text)
 
-    import nbformat  # here, because it costs a second that a lab's first line need not wait
+    import nbformat  # here, to save a lab's first line a second
 
     try:
-        with warnings.catch_warnings():  # of cells' ids, as long as whoever wrote them liked
+        with warnings.catch_warnings():  # about cell ids, which may be arbitrarily long
             warnings.simplefilter("ignore")
             notebook = nbformat.reads(text, as_version=4)
         cells = list(_code_cells(notebook))
         named = notebook.metadata.get("minitrain", {}).get("lab")
-    except Exception as error:  # nbformat raises whatever a damaged file makes it raise
+    except Exception as error:  # nbformat may raise anything on a damaged file
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise InputError(
             f"{path} is not a notebook ({reason}): open it in JupyterLab and save it again"
@@ -159,7 +160,7 @@ def _code_cells(notebook: Any) -> Iterator[Cell]:
 
 
 def _cell_name(source: str, number: int) -> str:
-    """A cell's name: what it defines, since a notebook shows no numbers until it is run."""
+    """A cell's name: its definition's, since cells have no numbers until run."""
     defined = re.search(r"^(?:def|class) (\w+)", source, re.MULTILINE)
     return f"cell of {defined[1]}" if defined else f"code cell {number}"
 
@@ -198,7 +199,7 @@ def _recorded(outputs: list[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
-    """True where the lab's own mark is left, or nothing but a docstring and `pass`."""
+    """True where the lab's stub mark remains, or only a docstring and `pass`."""
     if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return False
     lines = cell.source.splitlines()[statement.lineno - 1 : statement.end_lineno]
@@ -207,7 +208,7 @@ def _is_stub(cell: Cell, statement: ast.stmt) -> bool:
 
 
 def holds_stub(source: str) -> bool:
-    """Is the lab's own mark still in this text?"""
+    """True if the lab's stub mark is still in this source."""
     return UNFILLED.search(source) is not None
 
 

@@ -1,4 +1,4 @@
-"""A class at a glance: of each lab and exercise the mean, and where most points are lost."""
+"""A class at a glance: the mean of each lab and exercise, and where most points are lost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rich.table import Table
 from minitrain.lab.grading.rows import Grade, points_of
 from minitrain.words import plural, points_text
 
-MOST_LOST = 3  # items of a lab that are pointed at
+MOST_LOST = 3  # items listed per lab
 
 
 def print_summary(rows: Sequence[Grade]) -> None:
-    """To the terminal, as wide as it is; nothing where nothing was graded."""
+    """Prints to the terminal, at its full width; nothing if nothing was graded."""
     Console(soft_wrap=False).print(summary(rows))
 
 
 def summary(rows: Sequence[Grade]) -> RenderableType:
-    """A table a lab, in the lab's own order, of all rows that have points."""
+    """One table per lab, in lab order, over all rows with points."""
     labs: dict[str, list[dict[str, list[float]]]] = defaultdict(list)
     for row in rows:
         if row.details:

@@ -1,8 +1,8 @@
-"""Likely mistakes, made of an exercise's reference: a piece of its text in another's place.
+"""Likely mistakes, made by textual edits of an exercise's reference.
 
-MISTAKES = [(("far**2", "far"), "far is squared"), …]        each with the words that name it
-hints(reference, MISTAKES, call)     (what call(mistaken) gives, words) of each, for `expect`
-cause(got, reference, MISTAKES, call)    the words of those that give all that was got, or ""
+MISTAKES = [(("far**2", "far"), "far is squared"), …]        each with its message
+hints(reference, MISTAKES, call)     (call(mistaken), message) of each, for `expect`
+cause(got, reference, MISTAKES, call)    messages of those that reproduce all of `got`, or ""
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from minitrain.lab.grading.difference import difference
 
-Mistake = tuple[tuple[str, ...], str]  # pieces and what stands in their places, in turn; words
+Mistake = tuple[tuple[str, ...], str]  # pieces and replacements, alternating; message
 
 
 @cache
 def variant(reference: str, *edits: str) -> Any:
-    """The reference, "module:name", with each piece of its text replaced by the one after it."""
+    """The reference, "module:name", with each piece of its source replaced by the next one."""
     place, _, name = reference.partition(":")
     module = import_module(place)
     source = getsource(getattr(module, name))
@@ -37,7 +37,7 @@ def variant(reference: str, *edits: str) -> Any:
 def hints(
     reference: str, mistakes: Iterable[Mistake], call: Callable[[Any], Any]
 ) -> Iterator[tuple[Any, str]]:
-    """What `call(mistaken)` gives, and the mistake's words; one that raises gives nothing."""
+    """The result of `call(mistaken)` and the mistake's message; skips mistakes that raise."""
     for edits, words in mistakes:
         try:
             yield call(variant(reference, *edits)), words
@@ -52,7 +52,7 @@ def cause(
     call: Callable[[Any], Any],
     tol: float | None = None,
 ) -> str:
-    """The words of those mistakes that give all that was got, joined; "" where none does."""
+    """The joined messages of the mistakes that reproduce all of `got`; "" if none does."""
     found = hints(reference, mistakes, call)
     words = [text for wrong, text in found if difference(got, wrong, tol) is None]
     return ", or ".join(dict.fromkeys(words))

@@ -1,14 +1,14 @@
-"""Verdicts that look further before they name a cause: at one call alone, at the check above.
+"""Verdicts that rule out other causes first: by testing one call alone, or an earlier check.
 
-    each(cases, run, right)              right(case, call) of calls in a row, made by run(cases)
+    each(cases, run, right)              right(case, call) for consecutive calls, made by run(cases)
     in_a_row(right, cases)               right(cases), of all of them at once
-    with below(self.test_value, submission): …   what fails may fail in the check above
-    with as_above(earlier): …            what fails here as `earlier()` does
-    with as_above(self.test_value, submission): …       the same of a check, which is asked once
-    with told_above(): …                 it does: both ask the same, and its own words say it best
+    with below(self.test_value, submission): …   a failure may come from the earlier check
+    with as_above(earlier): …            a failure that `earlier()` shares
+    with as_above(self.test_value, submission): …       the same for a check, which is run once
+    with told_above(): …                 both test the same: report it briefly
 
-A check is given calls in a row, and some fail for what an earlier one left behind; a check of
-gradients fails where the values are wrong. Words about the call, or about gradients, would mislead.
+In consecutive calls some fail because of state left by an earlier one, and a check of gradients
+fails where the values are wrong. A message about that call, or about gradients, would mislead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading.attempt import Attempt
 
-__tracebackhide__ = True  # pytest shows the line of the check, not one of these
+__tracebackhide__ = True  # pytest shows the line of the check instead
 
 ABOVE = "as above: "
 KEPT = "nothing may be kept from one call to the next, nor read before it is written"
@@ -42,9 +42,9 @@ def each(
     what: str = "call",
     words: str = KEPT,
 ) -> Sequence[Call]:
-    """Judges each call; one that is wrong in the row, and right where it is alone, is told so.
+    """Judges each call; reports one that is wrong in sequence but right alone.
 
-    what: a case's name; words: what follows from it.
+    what: a case's name; words: the conclusion.
     """
     calls = run(cases)
     for number, (case, call) in enumerate(zip(cases, calls), 1):
@@ -68,15 +68,15 @@ def in_a_row(
     words: str = RIGHT_ALONE,
     but: Sequence[str] = (),
 ) -> Result:
-    """right(cases); where each of them is right alone, that stands in the place of any other hint.
+    """right(cases); if each case is right alone, that replaces any other hint.
 
-    but: what names the cause already.
+    but: hints that already name the cause.
     """
     try:
         return right(cases)
     except CheckFailed as failure:
         has_no_result = isinstance(failure, SubmissionFailed)
-        takes_long = has_no_result and failure.kind == "timeout"  # and would again
+        takes_long = has_no_result and failure.kind == "timeout"  # and would do so again
         is_told = any(cause in str(failure) for cause in but)
         if is_told or takes_long or not all(is_right(right, [case]) for case in cases):
             raise
@@ -96,7 +96,7 @@ def is_right(verdict: Callable[..., object], *given: object) -> bool:
 
 @contextmanager
 def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[None]:
-    """Where what fails in here names no cause, the check above is asked whether it fails too."""
+    """If a failure in the block names no cause, tests whether the earlier check fails too."""
     try:
         yield
     except SubmissionFailed:
@@ -109,8 +109,8 @@ def below(above: Callable[[Attempt], object], submission: Attempt) -> Iterator[N
 
 @contextmanager
 def as_above(earlier: Callable[..., object], submission: Attempt | None = None) -> Iterator[None]:
-    """Where something fails in here, and also `earlier()`, which an earlier check asks for, the
-    words are those of `earlier()`: this check's own title is not the cause."""
+    """If the block and `earlier()`, from an earlier check, both fail, reports the message of
+    `earlier()`: this check's topic is not the cause."""
     try:
         yield
     except SubmissionFailed:
@@ -126,8 +126,8 @@ def as_above(earlier: Callable[..., object], submission: Attempt | None = None) 
 def told_above(
     earlier: Callable[..., object] | None = None, submission: Attempt | None = None
 ) -> Iterator[None]:
-    """What a check above has judged in the same way is told in one line; with `earlier`, where
-    that fails too."""
+    """Shortens to one line a failure that an earlier check reported as well; with `earlier`, only
+    if that fails too."""
     try:
         yield
     except SubmissionFailed:
@@ -139,8 +139,8 @@ def told_above(
 
 
 def _failure_of(earlier: Callable[..., object], submission: Attempt | None) -> CheckFailed | None:
-    """What `earlier` says, which is asked once a submission; nothing where it passes, or has no
-    result, which says nothing of what a run gives."""
+    """The failure of `earlier`, run once per submission; None where it passes, or gives no result,
+    which proves nothing."""
     if submission is None:
         return _asked(earlier)
     found = _found.setdefault(submission, {})
@@ -160,13 +160,13 @@ def _asked(verdict: Callable[[], object]) -> CheckFailed | None:
 
 
 def _in_a_line(failure: CheckFailed) -> CheckFailed:
-    """Its cause, or what was seen."""
+    """The failure's cause, else the observation, in one line."""
     texts = (str(failure), failure.secretive)
     lines = (cause_of(text) or text.splitlines()[0] for text in texts)
     return CheckFailed(*(ABOVE + line.removeprefix(ABOVE) for line in lines))
 
 
 def cause_of(text: str) -> str | None:
-    """The hint that `expect.equal` puts below what it compares; None where there is none."""
+    """The hint that `expect.equal` puts below the comparison; None where there is none."""
     rest = text.splitlines()[1:]
     return rest[-1] if rest and not rest[-1].startswith(" ") else None

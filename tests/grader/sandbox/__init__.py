@@ -1,1 +1,1 @@
-"""The sandbox: untrusted code runs in it, under limits, and plain data comes back."""
+"""The sandbox: runs untrusted code under limits, and returns plain data."""

@@ -1,8 +1,9 @@
-"""A Python audit hook (PEP 578) that refuses what no exercise needs: the sandbox's second wall.
+"""A Python audit hook (PEP 578) that refuses operations no exercise needs: the sandbox's second
+wall.
 
-Under bubblewrap the kernel already hides files and network, and this hook only gives clear words.
-Without it the hook is all there is against reading the solutions: Python code cannot remove it, but
-C code can walk around it, which is why the grader then says that the submission is not isolated.
+Under bubblewrap the kernel already hides files and network, and this hook only gives clear
+messages. Without it the hook alone protects the solutions: Python code cannot remove it, but C code
+can bypass it, so the grader then reports that the submission is not isolated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOW_LEVEL = {
     *("ctypes.dlopen", "ctypes.dlsym", "ctypes.call_function", "ctypes.cdata"),
     *("ctypes.cdata/buffer", "ctypes.string_at", "ctypes.wstring_at"),
 }
-# Made to test the interpreter: threads, frames and interpreters of which no event tells.
+# Modules for testing the interpreter: threads, frames and interpreters without audit events.
 INSIDES = {"_testcapi", "_testinternalcapi", "_xxsubinterpreters", "_interpreters"}
 MEMORY = re.compile(r"/proc/(?:\d+|self|thread-self)/(?:task/\d+/)?mem")
 NOT_ALLOWED = "not allowed while your code is graded"
@@ -35,7 +36,7 @@ INTERNET = {socket.AF_INET, socket.AF_INET6}
 
 
 class Forbidden(PermissionError):
-    """Something that a submission may not do; the words are for the learner."""
+    """A forbidden operation; the message is for the learner."""
 
 
 class AuditHook:
@@ -52,7 +53,7 @@ class AuditHook:
         self.writable = [os.path.realpath(path) for path in writable] + ["/dev/null"]
         self.hidden = hidden
         self.protected = {os.getppid(), 0, 1, -1}
-        self.loading = True  # a demo cell may import the reference to compare: that is no attack
+        self.loading = True  # a demo cell may import the reference to compare: not an attack
         self.violations: list[str] = []
         self.rules: dict[str, Callable[..., None]] = {
             "open": self.on_open,
@@ -67,7 +68,7 @@ class AuditHook:
         }
 
     def install(self) -> None:
-        """For the life of this process: there is no way to take an audit hook out again."""
+        """Permanent for this process: an audit hook cannot be removed."""
         sys.addaudithook(self)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -103,7 +104,7 @@ class AuditHook:
             self.refuse(f"changes {_tail(real)}; it may write in its own temporary folder only")
 
     def on_mkdir(self, path: Any = None, *rest: Any) -> None:
-        if not os.path.isdir(_real(path) or ""):  # else nothing changes: makedirs may ask
+        if not os.path.isdir(_real(path) or ""):  # an existing folder is fine: makedirs may ask
             self.on_write(path)
 
     def on_import(self, module: str, *rest: Any) -> None:
@@ -136,5 +137,5 @@ def _inside(path: str, folders: Sequence[str]) -> bool:
 
 
 def _tail(path: str) -> str:
-    """The end of a path: enough to know the file by, without the machine's layout."""
+    """The end of a path: enough to identify the file, without the machine's layout."""
     return os.sep.join(path.split(os.sep)[-2:])

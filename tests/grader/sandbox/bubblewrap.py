@@ -1,9 +1,9 @@
-"""The command line of bubblewrap, namespaces of the kernel without being root: the first wall.
+"""The command line of bubblewrap, unprivileged kernel namespaces: the first wall.
 
-Only what Python needs is there to be seen (the interpreter, its packages, `minitrain`, the kit and
-the grader), all of it read-only: no home, no `solutions/`, no checks, no `.git`, wherever the
-checkout and the environment lie. In place of a hidden file lies
-one that says so when it is imported. No network, its own process numbers and temporary folder.
+Only Python's needs are visible (the interpreter, its packages, `minitrain`, the kit and the
+grader), all read-only: no home, no `solutions/`, no checks, no `.git`, wherever the checkout and
+the environment are. A hidden file is replaced by one that says so on import. No network; its own
+PID namespace and temporary folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = [
 
 
 def find() -> str | None:
-    """The path of `bwrap`, where it is installed and this kernel lets it work."""
+    """The path of `bwrap`, if it is installed and works on this kernel."""
     program = shutil.which("bwrap") if sys.platform == "linux" else None
     if program is None:
         return None
@@ -51,7 +51,8 @@ def find() -> str | None:
 
 
 def wrap(program: str, command: list[str], lids: Mapping[str, int]) -> list[str]:
-    """`command` inside the walls. `lids`: a hidden file of the package -> what `lid` opened."""
+    """`command` inside the walls. `lids`: a hidden file of the package -> the descriptor from
+    `lid`."""
     course = [word for path in SHOWN for word in ("--ro-bind", str(path), str(path))]
     arguments = [*_walls(), *_system(), *course, *_covered(lids), "--remount-ro", str(COURSE)]
     return [program, *arguments, "--remount-ro", "/", "--chdir", PRIVATE, "--", *command]
@@ -68,9 +69,9 @@ def _walls() -> list[str]:
 
 
 def _system() -> list[str]:
-    """Read-only: the system's libraries, then every folder that this interpreter imports from.
+    """Read-only mounts: the system's libraries, then every folder on this interpreter's path.
 
-    Over the checkout, which one of these may hold, lies an empty folder with the few that it holds.
+    The checkout, if inside one of these, is covered by an empty folder with only its needed parts.
     """
     arguments: list[str] = []
     for name in SYSTEM:
@@ -93,7 +94,7 @@ def _system() -> list[str]:
 
 
 def _environment(folder: Path) -> list[str]:
-    """The folder; where the environment is the checkout itself, its own parts of it."""
+    """The folder; if the environment is the checkout itself, only the environment's parts."""
     parts = [COURSE / name for name in ("bin", "lib", "lib64", "include", "pyvenv.cfg")]
     return [str(p) for p in (parts if folder == COURSE else [folder]) if p.exists()]
 
@@ -107,7 +108,7 @@ def _interpreter() -> list[str]:
 
 
 def lid(name: str) -> int:
-    """A file in memory, open for `wrap`, that says when it is imported that `name` is hidden."""
+    """An in-memory file, open for `wrap`, that on import reports that `name` is hidden."""
     file = os.memfd_create("lid")
     os.write(file, f"raise ImportError({REFUSED.format(name)!r})\n".encode())
     os.lseek(file, 0, os.SEEK_SET)
@@ -115,7 +116,7 @@ def lid(name: str) -> int:
 
 
 def _covered(lids: Mapping[str, int]) -> list[str]:
-    """A lid on each hidden file, and on the compiled copies beside it."""
+    """A lid on each hidden file, and on its compiled copies."""
     arguments: list[str] = []
     for name, file in lids.items():
         path = COURSE / name

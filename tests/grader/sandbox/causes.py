@@ -1,4 +1,4 @@
-"""Why a run in the sandbox gave no result: a kind, as `SubmissionFailed` has them, and words."""
+"""Why a sandboxed run gave no result: a kind of `SubmissionFailed`, and a message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAST_THE_GROUP = (
 
 
 def failure(error: BaseException, files: set[str]) -> tuple[str, str]:
-    """Kind and words for an exception that ended the run; `files` are the submission's own."""
+    """Kind and message for an exception that ended the run; `files`: the submission's own."""
     if isinstance(error, RankError):
         return _rank_failure(error)
     words, where = loader.describe(error), loader.locate(error, files)

@@ -1,15 +1,15 @@
-"""One run: a child that keeps the meter and the way back, and the forks of it that do the work.
+"""One run: a child that holds the meter and the reply channel, and its forks that do the work.
 
-The child never runs a line of the submission. It holds what no submission may have, the descriptor
-of the reply and the number that marks it; each process that it forks closes the first and has never
-seen the second, and cannot look into the child's memory (not "dumpable").
+The child runs no code of the submission. It alone holds the reply's descriptor and its nonce; each
+process that it forks closes the first, has never seen the second, and cannot read the child's
+memory (not "dumpable").
 
     child ─ files, limits ─┬─ a call: one fork ────────┬─ reads the nonce, sends the reply
                            └─ a launch: ranks, relay ──┘
 
 In such a fork, in order: the probe and its arguments (the grader's own, so they may be unpickled),
-the snapshot of what measures and the audit hook, the submission, the probe. What it returns goes
-back in one frame (request.py).
+the snapshot of the meters and the audit hook, the submission, the probe. The result is sent back in
+one frame (request.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PR_SET_DUMPABLE = 4
 
 
 def main(request_fd: int, reply_fd: int, output_fd: int, folder: str) -> NoReturn:
-    """Reads the request, runs it, writes the reply, and leaves without any clean-up of Python's."""
+    """Reads the request, runs it, writes the reply, and exits without Python's clean-up."""
     os.setsid()
     size = os.fstat(request_fd).st_size - NONCE_BYTES
     request = Request.unpack(os.pread(request_fd, size, 0))
@@ -62,12 +62,12 @@ def main(request_fd: int, reply_fd: int, output_fd: int, folder: str) -> NoRetur
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux: a property of this process."""
+    """Linux: sets a property of this process."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _own_files(output_fd: int, folder: str) -> None:
-    """Nothing to read on stdin, stdout and stderr to the grader, a new folder to work in."""
+    """Empty stdin, stdout and stderr to the grader, a new working folder."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output_fd, 1), (output_fd, 2)):
         os.dup2(source, target)
@@ -79,7 +79,7 @@ def _own_files(output_fd: int, folder: str) -> None:
 
 
 def _run(request: Request, private: tuple[int, ...]) -> bytes:
-    """In a fork, or on ranks: a packed `Reply`; what keeps them from answering is its failure."""
+    """Runs in a fork, or on ranks: a packed `Reply`, with a failure if they gave no answer."""
     loader.remember(request.solution)
     try:
         return _launched(request, private) if request.ranks else _called(request, private)
@@ -91,7 +91,7 @@ def _run(request: Request, private: tuple[int, ...]) -> bytes:
 
 
 def _called(request: Request, private: tuple[int, ...]) -> bytes:
-    """The probe in a fork of this process, and what that sends: its reply, marked as its own."""
+    """Runs the probe in a fork of this process, and marks its reply with the nonce."""
     ours, theirs = os.pipe()
     mark = secrets.token_bytes(NONCE_BYTES)
     pid = os.fork()
@@ -117,7 +117,8 @@ def _called(request: Request, private: tuple[int, ...]) -> bytes:
 
 
 def _launched(request: Request, private: tuple[int, ...]) -> bytes:
-    """The probe on every rank; each packs its own result: no object of theirs comes here."""
+    """Runs the probe on every rank; each packs its own result, so none of its objects is loaded
+    here."""
     relay = Relay(request.ranks)
     results = launch(
         _on_rank,
@@ -145,7 +146,7 @@ def _launched(request: Request, private: tuple[int, ...]) -> bytes:
 
 def _on_rank(group: Group, request: Request, private: tuple[int, ...]) -> bytes:
     _withdraw(private)
-    denied = [*request.denied, tempfile.gettempdir()]  # no rank reads what another one writes
+    denied = [*request.denied, tempfile.gettempdir()]  # no rank may read another's files
     tempfile.tempdir = tempfile.mkdtemp()
     os.chdir(tempfile.tempdir)
     group.trace.marks = Marks(group.process_group)
@@ -154,7 +155,7 @@ def _on_rank(group: Group, request: Request, private: tuple[int, ...]) -> bytes:
 
 
 def _withdraw(private: tuple[int, ...]) -> None:
-    """A fork gives up what is the child's, and may be looked into again, as by the watch."""
+    """Closes the child's descriptors in a fork, and makes it dumpable again, for the watch."""
     for fd in private:
         os.close(fd)
     if sys.platform == "linux":
@@ -174,7 +175,7 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
     hook.loading = False
     try:
         value = plain_data.pack(probe(*context, submission, *args))  # the last of its code runs
-    except NameError as error:  # a statement that should have bound the name may have failed
+    except NameError as error:  # the statement that binds the name may have failed
         error.args = ("; ".join([str(error), *problems[:2]]),)
         raise
     tampered = tampering.changed(meters) + [name for group in groups for name in group.changed()]
@@ -182,7 +183,7 @@ def call_probe(request: Request, context: tuple[Any, ...]) -> bytes:
 
 
 def _hide_ourselves() -> None:
-    """Leaves the submission a copy of the sandbox's modules, which it may patch as it likes."""
+    """Gives the submission a copy of the sandbox's modules, which it may patch freely."""
     package = sys.modules[__package__ or ""]
     for name in list(vars(package)):
         if sys.modules.pop(f"{package.__name__}.{name}", None) is not None:

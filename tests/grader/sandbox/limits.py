@@ -1,8 +1,8 @@
 """Limits of one run of a submission: time, memory, processes, files, output.
 
-The kernel holds the limits per process (`apply`, in the child, before the submission is loaded);
-the grader's own process holds the totals, which no process can lift: wall-clock, the sum of memory,
-the number of processes, the bytes printed and returned (`tests/grader/sandbox/watch.py`).
+The kernel enforces the limits per process (`apply`, in the child, before the submission is loaded);
+the grader's own process enforces the totals, which no process can lift: wall-clock, the sum of
+memory, the number of processes, the bytes printed and returned (`tests/grader/sandbox/watch.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import psutil
 
 GB = 2**30
-FOLDERS = ("TMPDIR", "HOME", "TORCHINDUCTOR_CACHE_DIR")  # settings that name a folder to write in
+FOLDERS = ("TMPDIR", "HOME", "TORCHINDUCTOR_CACHE_DIR")  # variables that name a writable folder
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Limits:
     """Defaults leave an honest solution of any lab ten times what it needs."""
 
     seconds: float = 4.0  # wall-clock of one run
-    after_hang: float = 1.2  # and of later runs of an exercise that has already hung
+    after_hang: float = 1.2  # and of later runs of an exercise that has hung
     exercise_seconds: float = 20.0  # of all runs of an exercise together
     memory_bytes: int = 3 * GB  # private memory of all its processes together
     processes: int = 64
@@ -35,17 +35,18 @@ class Limits:
         return f"what it returns is larger than {self.reply_bytes / 2**20:.0f} MB"
 
     def fitted(self) -> Limits:
-        """The same for this machine: never more than half of its memory."""
+        """Limits for this machine: at most half of its memory."""
         half = psutil.virtual_memory().total // 2
         return Limits(**{**asdict(self), "memory_bytes": min(self.memory_bytes, half)})
 
 
-# Where nobody waits at the screen, and other submissions are graded on the same cores.
+# For batch grading, with other submissions on the same cores.
 PATIENT = Limits(seconds=20.0, after_hang=5.0, exercise_seconds=90.0)
 
 
 def apply(limits: Limits) -> None:
-    """Kernel limits for this process and its children, for ever: hard limits cannot be raised."""
+    """Sets permanent kernel limits for this process and its children: hard limits cannot be
+    raised."""
     import resource  # not on Windows, where there is no sandbox
 
     cpu = int(4 * limits.seconds) + 4

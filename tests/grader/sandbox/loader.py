@@ -1,10 +1,11 @@
-"""Loads a submission inside the sandbox: the text of its cells, or a function sent from a notebook.
+"""Loads a submission inside the sandbox: the source of its cells, or a function sent from a
+notebook.
 
-Only what the exercise needs is run: its own cell, and of other cells the imports, definitions and
-constants that it uses (their closure), so that a demo of the lab costs no time. A statement that
-fails is noted and the next one runs: a typo in another cell costs nothing.
+Runs only what the exercise needs: its own cell, and from other cells the imports, definitions and
+constants that it uses (their closure), so that the lab's demos cost no time. A failing statement is
+noted and skipped: a typo in another cell costs nothing.
 
-Imports neither torch nor the sandbox: who reads a file to hand in uses `Cell` and `bound` too.
+Imports neither torch nor the sandbox: code that reads submissions also uses `Cell` and `bound`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 MODULE = "submission"
-SHELL = "get_ipython"  # what IPython's magics and shell lines call (grading/ipython_cells.py)
+SHELL = "get_ipython"  # called by IPython's magics and shell lines (grading/ipython_cells.py)
 
 
 class Cell(NamedTuple):
-    """A code cell; `whole` cells run every statement, of others only what is needed."""
+    """A code cell; `whole` cells run every statement, others only the needed ones."""
 
     name: str
     source: str
@@ -35,7 +36,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """A learner's code: the cells of a file, or a function as a kernel had it, pickled."""
+    """A learner's code: the cells of a file, or a pickled function from a kernel."""
 
     cells: tuple[Cell, ...] = ()
     live: bytes | None = None
@@ -44,14 +45,14 @@ class Solution:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Solution:
-        """Rebuilds one from its `asdict`, in which cells are plain tuples."""
+        """Rebuilds one from its `asdict`, whose cells are plain tuples."""
         return cls(**{**fields, "cells": tuple(Cell(*cell) for cell in fields["cells"])})
 
     @property
     def lines(self) -> dict[str, list[str]]:
-        """The learner's own lines, by the names that their files have in a traceback.
+        """The learner's own lines, by the file names used in a traceback.
 
-        A .py file comes as cells of one name, each with empty lines in place of those before it.
+        A .py file becomes cells of one name, each padded with empty lines for those before it.
         """
         found: dict[str, list[str]] = {}
         texts = [(cell.name, cell.source) for cell in self.cells]
@@ -62,7 +63,7 @@ class Solution:
 
 
 class NoShell:
-    """In the place of IPython's shell: a command prints nothing, and nothing is run."""
+    """Replaces IPython's shell: commands do nothing and print nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -75,7 +76,7 @@ class NotDefined(Exception):
 
 
 def load(solution: Solution, name: str) -> tuple[Any, list[str]]:
-    """The learner's object called `name`, and what failed on the way to it, one line each."""
+    """The learner's object called `name`, and failures while loading it, one line each."""
     substitutes = {key: pickle.loads(data) for key, data in solution.substitutes.items()}
     substitutes[SHELL] = NoShell
     if solution.live is not None:
@@ -84,7 +85,7 @@ def load(solution: Solution, name: str) -> tuple[Any, list[str]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts references back where the notebook's function used what `lab.grade` had returned."""
+    """Restores references where the notebook's function used the result of `lab.grade`."""
 
     def __init__(self, data: bytes, substitutes: dict[str, Any]) -> None:
         super().__init__(io.BytesIO(data))
@@ -111,7 +112,7 @@ def _load_cells(
 
 
 def _parsed(cells: Sequence[Cell]) -> tuple[list[Fragment], list[str]]:
-    """The statements to run, and, a line each, the cells that are no Python."""
+    """The statements to run, and one line per cell that is not valid Python."""
     fragments, problems = [], []
     for file, source, is_whole in cells:
         try:
@@ -122,7 +123,7 @@ def _parsed(cells: Sequence[Cell]) -> tuple[list[Fragment], list[str]]:
 
 
 def _run(namespace: dict[str, Any], fragment: Fragment) -> list[str]:
-    """Runs the statements of a fragment; what failed, one line each."""
+    """Runs the statements of a fragment; returns failures, one line each."""
     problems = []
     for statement in fragment.statements:
         try:
@@ -151,7 +152,7 @@ class Fragment:
 
 
 def fragments_of(file: str, source: str, is_whole: bool) -> list[Fragment]:
-    """The fragments of a cell; raises what `ast.parse` raises."""
+    """The fragments of a cell; raises like `ast.parse`."""
     statements = [s for s in ast.parse(source, file).body if not _calls_lab(s)]
     imports = [s for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
     rest = [s for s in statements if s not in imports]
@@ -161,7 +162,8 @@ def fragments_of(file: str, source: str, is_whole: bool) -> list[Fragment]:
 
 
 def closure(fragments: list[Fragment], wanted: set[str], given: set[str]) -> list[Fragment]:
-    """The fragments that `wanted` needs, in their order; the names `given` come from elsewhere."""
+    """The fragments that `wanted` needs, in their order; `given`: names that are already
+    defined."""
     needed, chosen = set(wanted), {i for i, one in enumerate(fragments) if "*" in one.binds}
     while True:
         more = {i for i, one in enumerate(fragments) if i not in chosen and one.binds & needed}
@@ -172,7 +174,7 @@ def closure(fragments: list[Fragment], wanted: set[str], given: set[str]) -> lis
 
 
 def _defines(statement: ast.stmt) -> bool:
-    """Imports, definitions, constants: plain values, or NAMES_IN_CAPITALS whatever makes them."""
+    """Imports, definitions, constants: plain values, or any assignment to NAMES_IN_CAPITALS."""
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     if isinstance(statement, definitions):
         return True
@@ -189,7 +191,7 @@ def _calls_lab(statement: Any) -> bool:
 
 
 def bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement gives a value, as far as grading is concerned."""
+    """The names that a statement binds, as far as grading is concerned."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {statement.name}
     if isinstance(statement, ast.Assign) and not is_lab_call(statement.value):
@@ -204,19 +206,19 @@ def bound(statement: ast.stmt) -> set[str]:
 
 
 def is_lab_call(value: ast.expr) -> bool:
-    """`lab.grade(f)` and its like: the notebook's business, not part of the solution."""
+    """True for `lab.grade(f)` and similar calls, which are not part of the solution."""
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
         return False
     return isinstance(value.func.value, ast.Name) and value.func.value.id == "lab"
 
 
 def remember(solution: Solution) -> None:
-    """So that a traceback, or the report of a hang, can show the learner's line."""
+    """Registers sources, so that tracebacks and hang reports can show the learner's line."""
     for file, lines in solution.lines.items():
         linecache.cache[file] = (sum(map(len, lines)), None, [line + "\n" for line in lines], file)
 
 
-LONGEST = 4000  # characters of an error that anybody reads
+LONGEST = 4000  # characters of an error message
 
 
 def describe(error: BaseException) -> str:

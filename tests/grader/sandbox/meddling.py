@@ -1,11 +1,11 @@
-"""Requests that a submission may not make of the interpreter that it shares with its probe.
+"""Interpreter operations refused to a submission, which shares a process with its probe.
 
-A probe's notes lie in its frame, and its modes hold in its thread: so frames, the collector's lists
-of objects, trace functions, other code for a function, signal handlers (which are given a frame),
-memory by its address and new threads are refused where the submission is among the callers. So is a
-frame that no code asks for by name: a chain of functions in C, such as `map(sys._getframe, [0])`,
-runs in the frame of whoever takes its next item. This deters. Python has no wall inside a process,
-and what must not be bent at all is measured outside it (relay.py).
+A probe's notes are in its frame, and its modes apply to its thread: so frames, the collector's
+object lists, trace functions, replacing a function's code, signal handlers (which receive a frame),
+memory by address and new threads are refused where the submission is among the callers. So is a
+frame request without a name in the code: a chain of C functions, such as `map(sys._getframe, [0])`,
+runs in the frame of the consumer of its next item. This only deters: Python has no wall inside a
+process, so tamper-proof measurements are made outside it (relay.py).
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from minitrain.ranks.source import CHECKER, COURSE_CODE, STANDARD_LIBRARY
 LIBRARIES = tuple(sysconfig.get_path(key) for key in ("purelib", "platlib"))
 TORCH = os.path.dirname(torch.__file__) + os.sep
 TRUSTED = (*COURSE_CODE, STANDARD_LIBRARY, *LIBRARIES, "<frozen ")
-# They look at a frame, as for the name of its module, and hand it to nobody: by their own globals.
+# Library functions that read a frame, as for its module's name, but never pass it on; identified by
+# their globals.
 OWNERS = (collections, enum, source, torch.library, typing, typing_extensions)
-HOMES = {module.__file__: vars(module) for module in OWNERS}  # the globals of what reads
+HOMES = {module.__file__: vars(module) for module in OWNERS}  # the globals of the readers
 for _end in ("", "_external"):
     HOMES[f"<frozen importlib._bootstrap{_end}>"] = vars(sys.modules[f"_frozen_importlib{_end}"])
 LOOKS = "looks into the frames or objects of what calls it"
@@ -52,8 +53,8 @@ EVENTS = {
     **dict.fromkeys(("sys.settrace", "sys.setprofile", "sys.addaudithook"), LOOKS),
     "sys.monitoring.register_callback": LOOKS,
 }
-NAMED = ("sys._getframe", "sys._current", "gc.")  # asked for by name, in code that is Python
-NEAR = 64  # bytes of code in which a call names what it calls
+NAMED = ("sys._getframe", "sys._current", "gc.")  # requested by name in Python code
+NEAR = 64  # bytes of bytecode in which a call names its target
 TAKEN = [
     *((owner, "signal", SIGNALS) for owner in (signal, _signal)),
     *((_thread, name, THREADS) for name in ("start_new_thread", "start_new")),
@@ -67,27 +68,27 @@ WRITTEN = {"__code__", "__defaults__", "__kwdefaults__"}
 
 
 def words_for(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """Names an audit event, if it may be meddling."""
+    """A description of an audit event, if it may be meddling."""
     if event == "object.__getattr__":
         return LOOKS if arguments[1] in READ else None
     if event == "object.__setattr__":
         return CODE if arguments[1] in WRITTEN else None
     if event in ("compile", "code.__new__"):
-        return CODE if is_trusted(str(arguments[1])) else None  # would pass for a library's
+        return CODE if is_trusted(str(arguments[1])) else None  # would look like a library's
     if event == "marshal.loads":
         return CODE
     return EVENTS.get(event)
 
 
 def name_in(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """The name that the code must hold to ask for frames or objects."""
+    """The name that code must contain to request frames or objects."""
     if event == "object.__getattr__":
         return arguments[1]
     return event.rpartition(".")[2] if event.startswith(NAMED) else None
 
 
 def is_named(frame: FrameType, name: str) -> bool:
-    """True where its code names it on that line. Not whoever is asked for the next of a `map`."""
+    """True where the frame's code names it on that line; false for the consumer of a `map`."""
     code, at = frame.f_code, frame.f_lasti
     near = code.co_code[max(0, at - NEAR) + 1 : at + 2 : 2]  # arguments, some shifted by a flag
     places = {place for argument in near for place in (argument, argument >> 1)}
@@ -95,7 +96,7 @@ def is_named(frame: FrameType, name: str) -> bool:
 
 
 def is_by_submission(frame: FrameType | None) -> bool:
-    """True where the submission is among the callers, and none that may is the one who asks."""
+    """True where the submission is among the callers and the direct caller is not exempt."""
     if frame is not None and frame.f_code is logging.currentframe.__code__:
         frame = frame.f_back
     if frame is None or _reads_only(frame):
@@ -107,7 +108,8 @@ def is_by_submission(frame: FrameType | None) -> bool:
 
 
 def _reads_only(frame: FrameType) -> bool:
-    """It is one of these itself, and not code that says so, or theirs with globals of its own."""
+    """True if it is one of the exempt functions itself, not an imitation or its code with other
+    globals."""
     file = frame.f_code.co_filename
     return file == CHECKER or frame.f_globals is HOMES.get(file)
 
@@ -123,13 +125,13 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def install(refuse: Callable[[str], None]) -> None:
-    """For the life of this process. `refuse(words)` notes what was asked, and raises.
+    """Permanent for this process. `refuse(words)` records the request, and raises.
 
-    The hook is a function that nothing names: a method could be found, by its class, and replaced.
-    For the same reason what is taken away leaves nothing of this module behind.
+    The hook is an anonymous function: a method could be found through its class and replaced. For
+    the same reason no removed object leads back to this module.
     """
     is_looking = False
-    logging._srcfile = None  # logging asks for no frames, and hands none to what was put in it
+    logging._srcfile = None  # logging then requests no frames, and passes none to its handlers
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal is_looking
@@ -138,7 +140,7 @@ def install(refuse: Callable[[str], None]) -> None:
         words = None if is_looking else words_for(event, arguments)
         if words is None:
             return
-        is_looking = True  # at frames itself, of which there is an event too
+        is_looking = True  # reading frames here raises an event, too
         try:
             frame, name = sys._getframe(1), name_in(event, arguments)
             is_refused = is_by_submission(frame) or bool(name and not is_named(frame, name))

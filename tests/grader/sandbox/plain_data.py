@@ -1,8 +1,8 @@
-"""Plain data and tensors as bytes, and back, without pickle: loading them can run no code.
+"""Serializes plain data and tensors without pickle: loading them cannot run code.
 
-    b"MTW1" | u32 length of the tree | the tree, JSON | the tensors' bytes, one after the other
+    b"MTW1" | u32 length of the tree | the tree, JSON | the tensors' bytes, concatenated
 
-JSON's own types stand for themselves; everything else is a one-key object: {"tensor": [dtype,
+JSON's own types are stored as they are; everything else is a one-key object: {"tensor": [dtype,
 shape, offset, bytes]}, {"tuple": […]}, {"dict": [[key, value], …]}, {"float": "nan"}, {"bytes":
 [offset, bytes]}, {"dtype": "float32"}. So a submission can send a wrong value, and nothing else.
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 MAGIC = b"MTW1"
-MAX_TREE_BYTES = 32 * 2**20  # looked at before anything is parsed, which takes ten times as much
+MAX_TREE_BYTES = 32 * 2**20  # checked before parsing, which takes ten times as much
 MAX_NODES = 1_000_000
 MAX_DEPTH = 60
 DTYPES = {
@@ -33,10 +33,10 @@ DTYPES = {
 
 
 class PlainDataError(ValueError):
-    """The data to send is not plain, or the bytes received are not as `pack` makes them."""
+    """The data to send is not plain, or the received bytes are not in `pack`'s format."""
 
 
-# Made once: what json looks up when it is called, a submission may have replaced.
+# Made once: a submission may have replaced the names that json looks up when called.
 _IN_JSON = json.encoder.c_make_encoder(
     None,
     json.JSONEncoder().default,
@@ -51,7 +51,8 @@ _IN_JSON = json.encoder.c_make_encoder(
 
 
 def pack(value: Any, in_json: Any = _IN_JSON) -> bytes:
-    """None, bools, numbers, texts, bytes, lists, tuples, dicts, tensors, arrays and dtypes."""
+    """Packs None, bools, numbers, strings, bytes, lists, tuples, dicts, tensors, arrays and
+    dtypes."""
     blobs: list[bytes] = []
     tree = _encode(value, blobs, depth=0)
     head = "".join(in_json(tree, 0)).encode()
@@ -59,7 +60,7 @@ def pack(value: Any, in_json: Any = _IN_JSON) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The value that was packed; PlainDataError for anything else, whatever the bytes are."""
+    """The value that was packed; PlainDataError for any other bytes."""
     try:
         if data[:4] != MAGIC:
             raise PlainDataError("not a message of the grader's")
@@ -135,11 +136,11 @@ def _append(raw: bytes, blobs: list[bytes]) -> list[int]:
 
 
 class _Decoder:
-    """Rebuilds a tree; every size is checked against the bytes that are there."""
+    """Rebuilds a tree; every size is checked against the bytes present."""
 
     def __init__(self, blobs: memoryview) -> None:
         self.blobs = blobs
-        self.nodes, self.left = 0, len(blobs)  # each byte that came is used once
+        self.nodes, self.left = 0, len(blobs)  # each received byte is used once
 
     def decode(self, tree: Any, depth: int) -> Any:
         self.nodes += 1
@@ -169,7 +170,7 @@ class _Decoder:
 
     def key(self, tree: Any, depth: int) -> Any:
         key = self.decode(tree, depth)
-        if isinstance(key, (int, float)) and abs(key) >= 2**61 - 1:  # many of one hash
+        if isinstance(key, (int, float)) and abs(key) >= 2**61 - 1:  # hash collisions
             raise PlainDataError("a number too large to name anything")
         return key
 
@@ -184,7 +185,7 @@ class _Decoder:
             return torch.empty(shape, dtype=dtype)
         raw = torch.frombuffer(bytearray(self.blob(offset, length)), dtype=torch.uint8)
         if dtype == torch.bool:
-            raw = raw.ne(0)  # a byte that is neither 0 nor 1 is no bool
+            raw = raw.ne(0)  # other bytes than 0 and 1 are invalid bools
         return raw.view(dtype).reshape(shape)
 
     def blob(self, offset: int, length: int) -> bytes:

@@ -1,15 +1,15 @@
-"""Carries what graded ranks say to one another, and so is the meter that none of them can reach.
+"""Carries the messages of graded ranks, and is thus a meter beyond their reach.
 
-It runs in the process that launched the ranks, which holds no code of the submission, and is served
-by a thread of its own. Whatever a rank asks for (wire.py) is first noted, in order, then carried:
+It runs on its own thread in the process that launched the ranks, which holds no code of the
+submission. Every request of a rank (wire.py) is first noted, in order, then carried out:
 
     rank 0 ── all_reduce, 32 bytes ──►          ◄── all_reduce, 32 bytes ── rank 1
            ── wait ──────────────────►  relay   ◄── wait ──────────────────
            ◄── the sum ───────────────          ── the sum ────────────────►
 
-An answer is sent only to a rank that waits for it, so no one is ever held up by a full socket. A
-message is taken when its receiver has asked for it, as in gloo: two ranks that both send first
-wait for ever. The notes say what was sent, whatever the rank's own trace says (`differs`).
+An answer is sent only to a rank that waits for it, so a full socket never blocks the relay. A send
+completes when its receiver has asked for it, as in gloo: two ranks that both send first deadlock.
+The notes record what was sent, independently of the rank's own trace (`differs`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from minitrain.lab.sandbox import plain_data
 from minitrain.lab.sandbox.wire import Wire, plain
 from minitrain.measure.traffic import Label, Op, Trace, ring_bytes
 
-SPLITS = 8  # of a group, which no trace counts; each sends a word
+SPLITS = 8  # of a group, not counted in traces; each sends a word
 WORD = 8  # bytes: a color, or the stamp of an emulated clock
 PAST = "it talks past the group's meter, or has tampered with group.trace.ops"
 REDUCE = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
 
 class Note(NamedTuple):
-    """An operation that a rank has begun, with its number, a wait for one, or a mark's label."""
+    """An operation that a rank began, with its number, a wait for one, or a mark's label."""
 
     kind: str
     number: int = -1
@@ -51,7 +51,7 @@ class Note(NamedTuple):
 
 
 class Relay:
-    """A `Carrier` of one launch; `notes[rank]` is what that rank has begun."""
+    """A `Carrier` of one launch; `notes[rank]`: the operations that rank began."""
 
     def __init__(self, ranks: int) -> None:
         pairs = [Pipe() for _ in range(ranks)]
@@ -66,7 +66,7 @@ class Relay:
         self.thread = Thread(target=self._serve, daemon=True)
 
     def end(self, rank: int) -> Wire:
-        """In the rank's process, which keeps nothing else of this."""
+        """The wire for the rank's process, which keeps no other part of the relay."""
         for number, connection in enumerate([*self.ours, *self.theirs]):
             if number != len(self.ours) + rank:
                 connection.close()
@@ -78,7 +78,7 @@ class Relay:
         self.thread.start()
 
     def finish(self) -> None:
-        """Notes all that the ranks have sent, once they are gone."""
+        """Notes the remaining messages, once the ranks have exited."""
         self.thread.join()
         for connection in self.ours:
             connection.close()
@@ -92,7 +92,7 @@ class Relay:
                     self._take(open_ends[connection], plain_data.unpack(message))  # type: ignore[index]
                 except (EOFError, OSError):
                     del open_ends[connection]  # type: ignore[arg-type]
-                except Exception:  # no rank of ours sends such: it waits until the launch is ended
+                except Exception:  # forged message: the rank waits until the launch is ended
                     self.notes[open_ends[connection]].append(Note("no message", payload_bytes=-1))  # type: ignore[index]
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Relay:
 
 
 def carried(kind: str, asked: Sequence[dict[str, Any]]) -> Sequence[Tensor | None]:
-    """Each member's result, from all members' requests; in the members' order."""
+    """Each member's result, from all members' requests, in member order."""
     if {message["kind"] for message in asked} != {kind}:
         raise ValueError("one group's members came with different collectives")
     data, count = [message["data"] for message in asked], len(asked)
@@ -168,7 +168,7 @@ def carried(kind: str, asked: Sequence[dict[str, Any]]) -> Sequence[Tensor | Non
 
 
 def note_of(rank: int, number: int, asked: dict[str, Any]) -> Note:
-    """The trace's entry by `Group`'s own rules, from the bytes that came (measure/traffic.py)."""
+    """The trace's entry by `Group`'s own rules, from the received bytes (measure/traffic.py)."""
     kind, members, data = asked["kind"], tuple(asked["members"]), asked["data"]
     size, place = len(members), members.index(rank)
     given = 0 if data is None else data.nbytes
@@ -186,10 +186,11 @@ def note_of(rank: int, number: int, asked: dict[str, Any]) -> Note:
 
 
 def differs(notes: Sequence[Note], trace: Trace) -> str | None:
-    """The difference between a rank's own trace and the relay's: operations, or the order of times.
+    """The difference between a rank's own trace and the relay's: in operations, or in the order of
+    times.
 
-    A time is the rank's own to say, but none may lie before that of what the relay noted earlier.
-    A word that no trace counts is a group's own affair: a split's, or the stamp of a clock.
+    Times are the rank's own, but must not precede those of earlier notes. Words not counted in
+    traces are internal to a group: a split's, or a clock's stamp.
     """
     ops, marks, open_ops = deque(trace.ops), deque(trace.marks), {}
     latest, words = float("-inf"), SPLITS + (len(trace.ops) if trace.emulated else 0)

@@ -6,7 +6,7 @@
 
 Both travel as plain data (plain_data.py). The request is the grader's own, so the child may load
 the pickles in it; the reply comes from a process that ran the submission, and nothing in it is
-trusted: whoever reads it checks it (verdict.py).
+trusted: its reader checks it (verdict.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minitrain.lab.sandbox.limits import Limits
 from minitrain.lab.sandbox.loader import Solution
 from minitrain.lab.sandbox.plain_data import PlainDataError
 
-REPORT_SECONDS = 2.5  # that `launch` may take after its deadline to say who hangs where
+REPORT_SECONDS = 2.5  # for `launch` to report after its deadline who hangs where
 NONCE_BYTES = 16
 FRAME = struct.Struct("<4s16sQ")  # mark, the run's own number, length of the body
 MARK = b"MTR1"
@@ -30,7 +30,7 @@ INTRUDED = "it wrote on the channel that belongs to the grader"
 
 @dataclass(frozen=True)
 class Request:
-    """One run: all that the child is told.
+    """One run: everything sent to the child.
 
     field     what it is                                        who reads it
               made by grading/attempt.py:
@@ -44,7 +44,7 @@ class Request:
     limits    of memory, processes, files, output               limits.py, watch.py, verdict.py
     hidden    modules that may not be imported -> their file    audit_hook.py
     denied    files and folders that may not be read            audit_hook.py
-    nonce     16 bytes that no process of the run may know      the reply's frame, verdict.py
+    nonce     16 bytes unknown to the run's processes      the reply's frame, verdict.py
     """
 
     solution: Solution
@@ -60,16 +60,17 @@ class Request:
 
     @property
     def patience(self) -> float:
-        """Seconds until the grader ends the run, which `launch` should do itself, with a report."""
+        """Seconds until the grader ends the run; `launch` should end it earlier, with a report."""
         return self.seconds + (REPORT_SECONDS if self.ranks else 0.0)
 
     def pack(self) -> bytes:
-        """The nonce comes last, for the child to read when the submission's process has ended."""
+        """The nonce comes last, to be read by the child after the submission's process has
+        ended."""
         return plain_data.pack({**asdict(self), "nonce": bytes(NONCE_BYTES)}) + self.nonce
 
     @classmethod
     def unpack(cls, data: bytes) -> Request:
-        """The request from its frame, but for the nonce."""
+        """The request from its frame, without the nonce."""
         fields = plain_data.unpack(data)
         parts = {"solution": Solution.of(fields["solution"]), "limits": Limits(**fields["limits"])}
         return cls(**{**fields, **parts})
@@ -77,11 +78,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Returned:
-    """The probe's result on one rank, and what was noticed of the submission there."""
+    """The probe's result on one rank, and violations by the submission there."""
 
     value: Any
-    tampered: list[str]  # names that no longer stand for what they did (tampering.py)
-    forbidden: list[str]  # what the audit hook refused (audit_hook.py)
+    tampered: list[str]  # names whose objects were replaced (tampering.py)
+    forbidden: list[str]  # operations refused by the audit hook (audit_hook.py)
 
     def pack(self) -> bytes:
         return plain_data.pack(vars(self))
@@ -89,7 +90,8 @@ class Returned:
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of a run: `results`, a packed `Returned` a rank, or the `failure` that ended it.
+    """The outcome of a run: `results`, a packed `Returned` per rank, or the `failure` that ended
+    it.
 
     The other fields are those of a launch's `Results`.
     """
@@ -101,7 +103,7 @@ class Reply:
     emulated_seconds: float | None = None
     fabric: str | None = None
     notes: list[list[Any]] = field(default_factory=list)  # the relay's, of each rank
-    past_the_meter: str | None = None  # what a rank's trace says otherwise than the relay
+    past_the_meter: str | None = None  # how a rank's trace differs from the relay
 
     def pack(self, nonce: bytes) -> bytes:
         """One frame, marked as this run's."""

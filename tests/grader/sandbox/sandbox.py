@@ -1,12 +1,12 @@
-"""Runs untrusted code and brings back plain data: the wall between a submission and its grader.
+"""Runs untrusted code and returns plain data: the wall between a submission and its grader.
 
     with Sandbox(hidden=["minitrain/parallel/collectives/algorithms.py"]) as sandbox:
         reply = sandbox.run(request)          # or SubmissionFailed(kind, words), or SandboxDown
 
 A zygote (zygote.py) lives as long as the sandbox, inside bubblewrap where that works; each run is a
 fresh fork of it with limits (limits.py), an audit hook (audit_hook.py) and a watch (watch.py).
-What goes in and comes out is in request.py, parsed without pickle on the way back (plain_data.py).
-A run that takes the zygote with it costs itself only: the next run starts another one.
+Requests and replies are in request.py; replies are parsed without pickle (plain_data.py). A run
+that kills the zygote affects only itself: the next run starts a new one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ START_SECONDS = 120.0  # importing torch from a cold disk
 
 
 class SandboxDown(InputError):
-    """Nothing can be graded on this machine: no submission's mistake, and no verdict on one."""
+    """Nothing can be graded on this machine: not a submission's fault, and not a verdict on one."""
 
 
 class Sandbox:
@@ -65,7 +65,7 @@ class Sandbox:
         return None if self.bubblewrap else bubblewrap.MISSING
 
     def start(self) -> None:
-        """Starts the zygote and does not wait for it: it imports torch while other things go on."""
+        """Starts the zygote without waiting: it imports torch in the background."""
         if not hasattr(os, "fork"):
             raise InputError(f"no sandbox on {sys.platform}: grade on Linux, macOS or in WSL")
         if self.process is not None and self.process.poll() is None:
@@ -96,12 +96,12 @@ class Sandbox:
         try:
             ending = self._follow(request)
         finally:
-            if ending.status is None:  # it hangs, or an interrupt came: its end is nobody's
+            if ending.status is None:  # it hangs, or was interrupted: end it here
                 self.stop()
         return reply_of(ending, request)
 
     def _under_rules(self, request: Request) -> Request:
-        """With the limits, what may not be read, and a number that only this run knows."""
+        """Adds the limits, the unreadable paths, and a nonce for this run."""
         root = bubblewrap.COURSE
         tests = [path for path in (root / "tests").glob("*") if path.name != "grader"]
         denied = [root / "solutions", *tests]
@@ -116,7 +116,7 @@ class Sandbox:
         )
 
     def _follow(self, request: Request) -> Ending:
-        """Hands the zygote the request and two pipes, for the reply and for what is printed."""
+        """Hands the zygote the request and two pipes, for the reply and for printed output."""
         reply, reply_end = os.pipe()
         output, output_end = os.pipe()
         try:
@@ -145,11 +145,11 @@ class Sandbox:
         return command
 
     def _work_folder(self) -> str:
-        """The folder that a run may write to, as it sees it itself."""
+        """The folder that a run may write to, as seen from inside."""
         return self.folder.name if self.folder else bubblewrap.PRIVATE
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of the user's: no tokens, no settings."""
+        """An environment without the user's tokens and settings."""
         return {
             "PATH": os.defpath,
             "PYTHONPATH": str(bubblewrap.COURSE),
@@ -161,7 +161,7 @@ class Sandbox:
         }
 
     def wait_until_ready(self) -> None:
-        """Until the zygote has imported torch; starts it where it is not there."""
+        """Waits until the zygote has imported torch; starts it if needed."""
         self.start()
         if self.ready:
             return
@@ -180,7 +180,7 @@ class Sandbox:
         return self.errors.read().decode(errors="replace")[-2000:].strip() or "it said nothing"
 
     def stop(self) -> None:
-        """Kills the zygote and all that is under it; `run` starts another."""
+        """Kills the zygote and its descendants; `run` starts another."""
         if self.process is None:
             return
         with suppress(psutil.Error):
@@ -191,7 +191,7 @@ class Sandbox:
         self.process, self.ready = None, False
 
     def close(self) -> None:
-        """Ends the sandbox and removes what it wrote."""
+        """Ends the sandbox and removes its files."""
         self.stop()
         if self.folder:
             with suppress(OSError):
@@ -199,5 +199,5 @@ class Sandbox:
 
 
 def _compiled(source: Path) -> list[Path]:
-    """The bytecode that Python keeps of a file."""
+    """The cached bytecode files of a source file."""
     return list((source.parent / "__pycache__").glob(f"{source.stem}.*"))

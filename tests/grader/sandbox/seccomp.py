@@ -1,9 +1,8 @@
-"""Linux: the system calls by which graded ranks could talk past their group are refused (seccomp).
+"""Linux: refuses system calls by which graded ranks could bypass their group (seccomp).
 
-A rank needs no socket, no shared memory of another's making, no file to write and no other program:
-what it says to the others goes through the relay, over a connection that is open before. The kernel
-holds this for the thread that asks and for all that it starts, C code included; where it cannot,
-the audit hook remains.
+A rank needs no socket, no foreign shared memory, no writable file and no other program: its
+messages go through the relay, over a connection opened before. The kernel enforces this for the
+calling thread and all that it starts, C code included; where it cannot, the audit hook remains.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import sys
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, MODE_FILTER = 38, 22, 2
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # the latter: "Operation not permitted"
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of a BPF program
-NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16  # in what the kernel hands the program
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # BPF opcodes
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16  # offsets in the kernel's input to the program
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-OTHER_ABI = 0x40000000  # and above: the same calls once more, under other numbers
+OTHER_ABI = 0x40000000  # and above: the same calls again, under other numbers
 # architecture: its mark; refused: socket bind connect, shmget shmat mq_open mknod, ptrace and
 # its like, io_uring, openat2, execve and its like; refused for writing: number -> which argument
 # holds the flags
@@ -38,7 +37,7 @@ TABLES = {
 
 
 def forbid_other_ways() -> bool:
-    """For this thread, for ever; False where the kernel cannot."""
+    """Permanent for this thread; False where the kernel lacks support."""
     table = TABLES.get(platform.machine())
     if sys.platform != "linux" or table is None:
         return False
@@ -53,7 +52,7 @@ def forbid_other_ways() -> bool:
 def program(
     architecture: int, refused: tuple[int, ...], writing: dict[int, int]
 ) -> list[tuple[int, int, int, int]]:
-    """(operation, lines to skip if so, if not, operand): the filter, line by line."""
+    """The filter: lines of (operation, lines to skip if true, if false, operand)."""
     lines = [
         (LOAD, 0, 0, ARCHITECTURE_AT),
         (EQUAL, 1, 0, architecture),

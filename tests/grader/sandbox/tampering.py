@@ -1,10 +1,9 @@
-"""Detects a submission that replaced what measures it, or what sends its results.
+"""Detects a submission that replaced its meters, or the code that sends its results.
 
-Before the submission is loaded a snapshot is taken of every function that a probe relies on: which
-object its name stands for, and which code it runs. After the probe the same is looked up again.
-What a submission has replaced (`torch.allclose`, `Group.send`, a counter) is named in the verdict.
-Values would be judged right without this, elsewhere; but a meter that was bent must not earn
-points.
+Before the submission is loaded a snapshot is taken of every function that a probe relies on: the
+object of its name, and its code. After the probe both are compared. Anything replaced
+(`torch.allclose`, `Group.send`, a counter) is named in the verdict. Values are judged outside
+anyway; but a manipulated meter must not earn points.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ Snapshot = dict[str, tuple[Any, Any]]
 
 
 def _unless_hidden(*names: str) -> Iterator[Any]:
-    """These modules; where one is an exercise's reference, no probe of the lab measures by it."""
+    """These modules, except hidden ones: no probe measures with its own exercise's reference."""
     for name in names:
         with suppress(ImportError):
             yield importlib.import_module(name)
 
 
-# Of these every function and class counts, and every method: a new one is covered without a word.
+# Modules covered entirely, with every function, class and method: new ones are included.
 OURS = (audit_hook, plain_data, request, wire)
 OURS += (traffic, logical_clock, flight_recorder, group, work)
 OURS += tuple(_unless_hidden("minitrain.measure.memory", "minitrain.measure.flops"))
-# Of these what the probes of the labs use to compare, and what writes the reply.
+# Modules covered in part: functions that probes compare with, or that write the reply.
 LIBRARIES = {
     torch: (
         *("allclose", "equal", "isclose", "all", "eq", "sum", "frombuffer", "randn"),
@@ -58,23 +57,23 @@ LIBRARIES = {
     struct: ("pack",),
     os: ("write", "close", "_exit"),
 }
-# Of these everything: what a tensor says of itself, from `nbytes` to `grad_fn`.
+# Classes covered entirely: a tensor's attributes, from `nbytes` to `grad_fn`.
 WHOLE = (dist.ProcessGroup, torch.Tensor, torch.UntypedStorage)
 
 
 def snapshot() -> Snapshot:
-    """Every name's object as it is now, and its code."""
+    """Every name's current object, and its code."""
     return {name: (value, _code(value)) for name, value in _meters()}
 
 
 def changed(before: Snapshot) -> list[str]:
-    """The names that no longer stand for what they stood for at `before`."""
+    """The names whose object or code differs from `before`."""
     now = snapshot()
     return sorted(name for name in before.keys() | now.keys() if not _same(before, now, name))
 
 
 def _meters() -> Iterator[tuple[str, Any]]:
-    """(name, object) of all that must stay as it is."""
+    """(name, object) of everything that must not change."""
     for owner, names in LIBRARIES.items():
         path = f"{owner.__module__}." if isinstance(owner, type) else ""
         yield from ((f"{path}{owner.__name__}.{name}", getattr(owner, name)) for name in names)
@@ -85,7 +84,7 @@ def _meters() -> Iterator[tuple[str, Any]]:
                 yield from _methods(value)
     for owner in WHOLE:
         yield from ((f"torch.{name}", method) for name, method in _methods(owner))
-    for kind in ("function", "dispatch"):  # what is still entered answers in torch's place
+    for kind in ("function", "dispatch"):  # a mode still entered would answer in torch's place
         depth = getattr(torch._C, f"_len_torch_{kind}_stack")()
         yield f"torch's {kind} modes (one was entered and not left)", depth
 
@@ -93,7 +92,7 @@ def _meters() -> Iterator[tuple[str, Any]]:
 def _methods(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, type):
         for name, method in vars(value).items():
-            if name != "__slotnames__":  # which the first copy of an object leaves on its class
+            if name != "__slotnames__":  # set on a class by the first copy of an object
                 yield f"{value.__name__}.{name}", method
 
 
@@ -112,7 +111,7 @@ def _code(value: Any) -> Any:
 
 
 class GroupSnapshot:
-    """A rank's group as it was; what it sends the relay notes (relay.py)."""
+    """A snapshot of a rank's group; its messages are noted by the relay (relay.py)."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -120,7 +119,7 @@ class GroupSnapshot:
         self.trace, self.records = group.trace, dict(vars(group.trace))
 
     def changed(self) -> list[str]:
-        """Methods shadowed on the instance, parts and records exchanged."""
+        """Shadowed methods on the instance, and replaced parts and records."""
         now = vars(self.group)
         found = {name for name in now if hasattr(type(self.group), name)}
         found |= {name for name, part in self.parts.items() if now.get(name) is not part}

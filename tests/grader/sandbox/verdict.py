@@ -1,7 +1,7 @@
-"""Turns what a run left into its reply, or into the words that say why there is none.
+"""Turns a run's output into its reply, or into a message why there is none.
 
-Exactly one whole frame with this run's own number, from a process that then ended by itself: all
-else is a failure of the submission, and says what it was.
+Exactly one whole frame with this run's own number, from a process that then exited by itself:
+anything else is a failure of the submission, with its cause.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from minitrain.lab.sandbox.request import INTRUDED, Reply, Request, Returned
 from minitrain.lab.sandbox.watch import Ending
 
 MB, GB = 2**20, 2**30
-KINDS = {"processes": "forbidden", "disk": "output", "reply": "output"}  # else as the cause
+KINDS = {"processes": "forbidden", "disk": "output", "reply": "output"}  # others map to themselves
 
 
 def reply_of(ending: Ending, request: Request) -> Reply:
-    """The reply, with what the probe returned on each rank as its results.
+    """The reply, with the probe's return value on each rank as results.
 
-    SubmissionFailed or NotAttempted, with words for the learner, where it counts for nothing.
+    SubmissionFailed or NotAttempted, with a message for the learner, if it is invalid.
     """
     _check_ending(ending, request)
     reply = _sent(bytes(ending.reply), request.nonce)
@@ -40,7 +40,7 @@ def reply_of(ending: Ending, request: Request) -> Reply:
 
 
 def _check_ending(ending: Ending, request: Request) -> None:
-    """It came to its end by itself, with exit status 0."""
+    """Checks that the run exited by itself, with status 0."""
     if ending.cause == "timeout":
         raise SubmissionFailed("timeout", _slow(ending, request))
     if ending.cause is not None:
@@ -52,7 +52,7 @@ def _check_ending(ending: Ending, request: Request) -> None:
 
 
 def _no_result(limits: Limits) -> dict[str, str]:
-    """For each cause of an `Ending`, the words that say so."""
+    """The message for each cause of an `Ending`."""
     return {
         "memory": f"it used more than {limits.memory_bytes / GB:.1f} GB of memory",
         "processes": f"it started more than {limits.processes} processes",
@@ -77,7 +77,7 @@ def _failure(kind: str, message: str) -> SubmissionFailed | NotAttempted:
 
 
 def _check_conduct(ranks: list[Returned], past_the_meter: str | None) -> None:
-    """On no rank a meter was bent or passed by, or something done that is forbidden."""
+    """Checks that no rank manipulated or bypassed a meter, or did anything forbidden."""
     tampered = sorted({str(name) for rank in ranks for name in rank.tampered})
     if tampered:
         raise SubmissionFailed("tampered", f"it has tampered with {', '.join(tampered[:5])}")
@@ -89,7 +89,7 @@ def _check_conduct(ranks: list[Returned], past_the_meter: str | None) -> None:
 
 
 def _slow(ending: Ending, request: Request) -> str:
-    """With the line where it was, from the stack that the child dumped just before the end."""
+    """A timeout message with the current line, from the stack dumped just before the end."""
     text, lines = ending.output.decode(errors="replace"), request.solution.lines
     frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', text[text.rfind("Timeout (") :])
     own = [frame for frame in frames if frame[0] in lines]

@@ -1,9 +1,9 @@
-"""Follows one run from the grader's side: collects what comes, and holds the totals.
+"""Follows one run from the grader's side: collects its output, and enforces the totals.
 
 The child cannot be asked to stop; it is watched. Wall-clock, the number of processes, their private
-memory, the bytes printed, returned and written each have a limit, and going over any of them ends
-the run with that cause. Output beyond the limit is thrown away, never stored. Processes are seen
-through psutil: all that descend from the zygote are the run's.
+memory, the bytes printed, returned and written each have a limit, and exceeding any of them ends
+the run with that cause. Output beyond the limit is discarded, never stored. Processes come from
+psutil: all descendants of the zygote belong to the run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ KEPT_OUTPUT = 16 * 1024  # bytes
 
 @dataclass
 class Ending:
-    """A run's end: its reason, and what it left.
+    """A run's end: its reason, and its output.
 
-    cause: None where it ended by itself; else what was over its limit (timeout, memory, processes,
-    output, reply, disk), or "died", where the zygote went with it.
+    cause: None where it exited by itself; else the exceeded limit (timeout, memory, processes,
+    output, reply, disk), or "died", where the zygote died too.
     """
 
     reply: bytearray = field(default_factory=bytearray)
@@ -43,7 +43,7 @@ class Ending:
 
 
 class Watch:
-    """One run under its limits, until nothing is left of it.
+    """One run under its limits, until all its processes are gone.
 
     control: the socket to the zygote. reply, output: the pipes that the child writes to.
     folder: where it may write files, or None where the kernel limits that folder's size.
@@ -63,7 +63,7 @@ class Watch:
         self.ending = Ending()
 
     def follow(self, seconds: float) -> Ending:
-        """Until the zygote says that nothing is left of the run, or does not say so in time."""
+        """Returns when the zygote reports that nothing is left of the run, or fails to in time."""
         ending, deadline = self.ending, time.monotonic() + seconds
         look, stop_by = 0.0, float("inf")
         with selectors.DefaultSelector() as selector:
@@ -78,17 +78,17 @@ class Watch:
                     ending.cause, look = self._excess(now > deadline), now + LOOK_EVERY
                     stop_by = self._stop(now) if ending.cause else stop_by
             while ending.status is not None and self._take(selector, 0.1):
-                pass  # what is still in the pipes
+                pass  # drains the pipes
         return ending
 
     def _stop(self, now: float) -> float:
-        """Asks the zygote to end the run; returns by when it must have done so."""
+        """Asks the zygote to end the run; returns the deadline for that."""
         with suppress(OSError):
             self.control.send(b"K")
         return now + LINGER
 
     def _take(self, selector: selectors.BaseSelector, seconds: float) -> bool:
-        """Reads what is there within `seconds`; False where nothing came, or can come."""
+        """Reads available data within `seconds`; False if nothing came, or all is closed."""
         if not selector.get_map():
             return False
         ready = [key.fileobj for key, _ in selector.select(seconds)]
@@ -132,7 +132,7 @@ class Watch:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files in a folder, which others are changing at the same time."""
+    """Bytes of all files in a folder that may change concurrently."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -142,7 +142,7 @@ def _size(folder: Path) -> int:
 
 
 def family_of(process: psutil.Process) -> list[psutil.Process]:
-    """All that descend from it; empty when it is gone."""
+    """All its descendants; empty when it is gone."""
     try:
         return process.children(recursive=True)
     except psutil.Error:
@@ -150,7 +150,7 @@ def family_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def kill_family(process: psutil.Process) -> None:
-    """Freezes, then kills: a process that is stopped cannot fork while its siblings are found."""
+    """Freezes, then kills: a stopped process cannot fork while its siblings are found."""
     deadline = time.monotonic() + 3
     found: dict[int, psutil.Process] = {}
     while time.monotonic() < deadline:
@@ -167,9 +167,9 @@ def kill_family(process: psutil.Process) -> None:
 
 
 def memory_of(processes: list[psutil.Process], limit: int) -> int:
-    """Bytes that they hold together; exact only where a quick estimate is over `limit`.
+    """Their total bytes; exact only where a quick estimate exceeds `limit`.
 
-    The estimate counts a page that several share once for each of them.
+    The estimate counts a shared page once per process.
     """
     estimate = sum(map(private_bytes, processes)) + nameless_bytes(processes)
     if estimate <= limit:
@@ -178,13 +178,13 @@ def memory_of(processes: list[psutil.Process], limit: int) -> int:
 
 
 def private_bytes(process: psutil.Process) -> int:
-    """Memory that no file on a disk stands behind: its own, and what it shares with others."""
+    """Memory not backed by a file on disk: private and shared."""
     try:
         if sys.platform != "linux":
             return process.memory_info().rss
         return _sum_of(process, "status", ("RssAnon:", "RssShmem:"))
     except (psutil.Error, OSError, ValueError):
-        return 0  # it has just ended
+        return 0  # it has just exited
 
 
 def proportional_bytes(process: psutil.Process) -> int:
@@ -202,7 +202,7 @@ def _sum_of(process: psutil.Process, file: str, names: tuple[str, ...]) -> int:
 
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
-    """Bytes of files in memory that they hold open (memfd_create), which no folder shows."""
+    """Bytes of files in memory that they hold open (memfd_create), which appear in no folder."""
     found: dict[int, int] = {}
     for process in processes:
         folder = Path(f"/proc/{process.pid}/fd")

@@ -1,12 +1,12 @@
-"""A graded rank's end of the relay (relay.py): it stands where torch's process group stands.
+"""A graded rank's end of the relay (relay.py), in place of torch's process group.
 
-No graded rank has a process group of torch's. What a `Group` asks of one goes as plain bytes to the
-process that launched the ranks, which never runs the submission, and comes back from there:
+No graded rank has a torch process group. A `Group`'s requests go as plain bytes to the process that
+launched the ranks, which never runs the submission, and are answered there:
 
     Group.all_reduce ─ Wire.allreduce ─ ask ──►  relay: notes it, adds up, answers
     Work.wait ───────── Handle.wait ─── wait ─►
 
-So what a rank has sent cannot be unsaid, and what goes past `Group` is seen as well.
+So a rank cannot retract what it has sent, and messages that bypass `Group` are seen as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.Re
 
 
 class Wire:
-    """One rank's; a subgroup has its own, over the same connection.
+    """One rank's wire; a subgroup has its own, over the same connection.
 
     ranks: of the members, in the launch.
     """
@@ -35,16 +35,16 @@ class Wire:
         self, connection: Connection, ranks: Sequence[int], name: str = "", count: Any = None
     ) -> None:
         self.connection, self.ranks, self.name = connection, list(ranks), name
-        self.count = [0] if count is None else count  # of what the rank has asked for so far
+        self.count = [0] if count is None else count  # of the rank's requests so far
 
     def subgroup(self, ranks: Sequence[int], name: str) -> Wire:
         return Wire(self.connection, ranks, name, self.count)
 
     def mark(self, label: Label) -> None:
-        """The relay notes which mark the rank set in its trace, and when."""
+        """Reports a mark in the rank's trace to the relay, which notes when it was set."""
         self.tell("mark", label=plain(label))
 
-    # ---- as torch's process groups name them ----
+    # ---- named as in torch's process groups ----
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int) -> Handle:
         return self._ask("send", tensors[0], None, peer=to, tag=tag)
@@ -72,10 +72,10 @@ class Wire:
     def barrier(self) -> Handle:
         return self._ask("barrier", None, None)
 
-    # ---- what goes over the connection ----
+    # ---- traffic over the connection ----
 
     def _ask(self, kind: str, data: Tensor | None, into: Tensor | None, **fields: Any) -> Handle:
-        """The operation is under way when this returns; `into` is filled by the handle's wait."""
+        """Starts an operation; `into` is filled by the handle's wait."""
         expected = 0 if into is None else into.nbytes
         with _unseen():
             self.tell(kind, group=self.name, members=self.ranks, data=data, expected=expected,
@@ -91,7 +91,7 @@ class Wire:
 
 
 class Handle:
-    """An operation under way, as torch's `Work` is used."""
+    """An operation in progress, with the interface of torch's `Work`."""
 
     def __init__(self, wire: Wire, number: int, into: Tensor | None) -> None:
         self.wire, self.number, self.into, self.done = wire, number, into, False
@@ -122,7 +122,7 @@ class Handle:
 
 
 class Marks(list):
-    """The marks of a trace; each is told to the relay as it is set."""
+    """The marks of a trace; each is reported to the relay as it is set."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Marks(list):
 
 
 def plain(label: Label) -> Label:
-    """A noted operation as plain data: a pipeline's is a tuple like any other."""
+    """A mark's label as plain data: a pipeline's operation becomes a plain tuple."""
     return label if isinstance(label, str) else tuple(label)
 
 
@@ -143,5 +143,5 @@ def _name(options: Any) -> str:
 
 
 def _unseen() -> Any:
-    """Runs torch's part of a message unseen: it is no work of the learner's, and no mode counts it."""
+    """Hides torch's part of a message from modes: it is not the learner's work."""
     return torch._C._DisableTorchDispatch()

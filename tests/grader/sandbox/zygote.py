@@ -1,8 +1,8 @@
-"""The sandbox's fork server: it has torch loaded, and forks a fresh child for every run.
+"""The sandbox's fork server: imports torch once, and forks a fresh child for every run.
 
 Importing torch takes seconds, forking 20 ms. It never runs a torch operation, because threads do
 not survive a fork, and never sees a byte of a submission: the child reads its request and writes
-its reply through files of its own. After each run nothing of it is left, neither process nor file.
+its reply through its own files. No process or file of a run outlives it.
 
     grader                         zygote                        child
       │  three file descriptors      │  fork                       │
@@ -30,7 +30,7 @@ from pathlib import Path
 import psutil
 
 STATUS = struct.Struct("<i")
-# torch._dynamo: the first optimizer of a process imports it, for more than a second.
+# torch._dynamo: imported by a process's first optimizer, for more than a second.
 PRELOAD = [
     *("torch", "torch.distributed", "torch.testing", "torch.utils.checkpoint", "torch._dynamo"),
     *("numpy", "einops", "cloudpickle", "minitrain.ranks.launch", "minitrain.lab.sandbox.child"),
@@ -42,7 +42,7 @@ def main(control_fd: int, folder: str, outer_namespace: str) -> None:
     """Serves runs until the grader's end of the socket is closed."""
     control = socket.socket(fileno=control_fd)
     private = _pid_namespace() not in ("", outer_namespace)
-    given = set(os.listdir(folder))  # a checkout below /tmp, which no run has written
+    given = set(os.listdir(folder))  # e.g. a checkout below /tmp, not written by a run
     _prepare()
     control.send(b"R")
     while True:
@@ -59,7 +59,7 @@ def _prepare() -> None:
     for name in PRELOAD:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # else a collection in a child would copy every page that it shares with us
+    gc.freeze()  # else a child's garbage collection would copy all shared pages
     if sys.platform == "linux":
         from minitrain.lab.sandbox.child import prctl
 
@@ -68,7 +68,7 @@ def _prepare() -> None:
 
 
 def _serve(control: socket.socket, fds: list[int], folder: str, private: bool) -> int:
-    """Forks the child and returns its wait status, when nothing of it is left."""
+    """Forks the child and returns its wait status, once all its processes are gone."""
     from minitrain.lab.sandbox import child
 
     pid = os.fork()
@@ -96,8 +96,8 @@ def _wait(control: socket.socket, pid: int, private: bool) -> int:
 
 
 def _kill_all(private: bool) -> None:
-    """Kills every process of the run, also those that left its session."""
-    if private:  # in a process namespace of our own -1 is everyone but us and its init
+    """Kills every process of the run, including those that left its session."""
+    if private:  # in our own PID namespace -1 means everyone but us and init
         assert os.getppid() <= 1, "kill(-1) only where it cannot reach beyond the sandbox"
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -108,7 +108,7 @@ def _kill_all(private: bool) -> None:
 
 
 def _clear(private: bool) -> None:
-    """Kills and collects until nothing is left; what escapes for a second the grader kills."""
+    """Kills and reaps until nothing is left; the grader kills survivors after a second."""
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
         _kill_all(private)
