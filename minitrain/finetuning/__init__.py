@@ -13,22 +13,14 @@
 Shapes, beside the course's legend: `R rank of an adapter  I, O features in and out of a layer`.
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-import importlib
-from typing import Any
-
-_DOORS = {
-    "adapt": "model",
-    "merge_and_unload": "merging",
-    "save_adapter": "peft_files",
-    "load_adapter": "peft_files",
-}
-__all__ = list(_DOORS)
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name on first use: the sandbox hides some of the package's files."""
-    if name not in _DOORS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_DOORS[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "adapt": "model",
+        "merge_and_unload": "merging",
+        "save_adapter": "peft_files",
+        "load_adapter": "peft_files",
+    },
+)

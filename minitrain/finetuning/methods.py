@@ -14,6 +14,7 @@ and papers: adapters/ and prompts.py.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,7 +60,7 @@ def _names(what: str, given: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class LayerMethod:
+class LayerMethod(ABC):
     """A method that puts an adapter over each of the layers that it names."""
 
     modules_to_save: tuple[str, ...] = field(default=(), kw_only=True)
@@ -70,11 +71,11 @@ class LayerMethod:
         for what in ("targets", "modules_to_save"):
             object.__setattr__(self, what, _names(what, getattr(self, what) or ()))
 
+    @abstractmethod
     def adapter_for(self, layer: nn.Module, path: str, generator: torch.Generator) -> Adapter:
         """InputError where the method cannot adapt the layer."""
-        raise NotImplementedError
 
-    def check(self, model: nn.Module, paths: list[str]) -> None:
+    def check(self, model: nn.Module, paths: list[str]) -> None:  # noqa: B027 - few have any
         """InputError for an option that matches none of the layers at these paths."""
 
     def add_to(self, model: nn.Module, generator: torch.Generator, example: Any = None) -> None:
@@ -155,7 +156,7 @@ class LoRAMethod(LayerMethod):
                     own[name] = value
         return replace(self, **own, rank_pattern={}, alpha_pattern={}) if own else self
 
-    def check(self, model: nn.Module, paths: list[str]) -> None:
+    def check(self, model: nn.Module, paths: list[str]) -> None:  # noqa: B027 - few have any
         every = [path for path, _ in model.named_modules()]
         for pattern in {**self.rank_pattern, **self.alpha_pattern}:
             if not any(_fits(pattern, path) for path in every):
@@ -208,7 +209,7 @@ class IA3Method(LayerMethod):
         super().__post_init__()
         object.__setattr__(self, "inputs", _names("inputs", self.inputs))
 
-    def check(self, model: nn.Module, paths: list[str]) -> None:
+    def check(self, model: nn.Module, paths: list[str]) -> None:  # noqa: B027 - few have any
         for name in self.inputs if self.inputs != IA3Method.inputs else ():
             if not any(is_target(path, name) for path in paths):
                 raise unknown_name("target with scaled inputs", name, self.targets)
@@ -264,7 +265,7 @@ class NormMethod(LayerMethod):
 
 
 @dataclass(frozen=True)
-class SoftMethod:
+class SoftMethod(ABC):
     """Learned tokens before the sequence, in the slots of a `Transformer`."""
 
     tokens: int = 16
@@ -281,8 +282,9 @@ class SoftMethod:
         model.requires_grad_(False)
         self.put_before(model, generator)
 
+    @abstractmethod
     def put_before(self, model: Transformer, generator: torch.Generator) -> None:
-        raise NotImplementedError
+        """Trainable vectors in the model's slot for them."""
 
 
 @dataclass(frozen=True)

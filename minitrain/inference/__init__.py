@@ -16,22 +16,14 @@ disaggregated/  prefill on other ranks than decode
 plain/        cache, engine and sampler as lab e09 writes them, each idea in a few lines
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "Engine": "engine.engine",
-    "SamplingParameters": "parameters",
-    "generate": "sampling",
-    "speculate": "speculation.serving",
-}
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name from its module on first use, so that importing one file loads no other."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "Engine": "engine.engine",
+        "SamplingParameters": "parameters",
+        "generate": "sampling",
+        "speculate": "speculation.serving",
+    },
+)

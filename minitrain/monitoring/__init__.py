@@ -8,21 +8,14 @@ metrics.jsonl ─▶ apps/watch   a page at 1 Hz, or the same in a notebook
 step_trace    one step for Perfetto          power_swing   a job's power as the grid sees it
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "Meter": "meter",
-    "JsonLines": "json_lines",
-    "Alerts": "alerts",
-    "StepTracer": "step_trace",
-}
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "Meter": "meter",
+        "JsonLines": "json_lines",
+        "Alerts": "alerts",
+        "StepTracer": "step_trace",
+    },
+)

@@ -3,13 +3,13 @@
 from minitrain.network import FABRICS, Fabric, Link
 """
 
-from importlib import import_module
-from typing import Any
+from minitrain.doors import doors
 
-_HOMES = {"FABRICS": "fabric", "Fabric": "fabric", "Link": "links"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "FABRICS": "fabric",
+        "Fabric": "fabric",
+        "Link": "links",
+    },
+)

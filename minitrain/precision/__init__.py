@@ -1,8 +1,8 @@
 """Numbers of 16 to 4 bits: loss scaling, master weights, linear layers in FP8 and block formats.
 
-from minitrain.precision import convert, follow
-from minitrain.precision.low_bit_linear import DEEPSEEK
-follow(convert(model, DEEPSEEK), optimizer)
+    from minitrain.precision import convert, follow
+    from minitrain.precision.low_bit_linear import DEEPSEEK
+    follow(convert(model, DEEPSEEK), optimizer)
 
 loss_scaling    FP16             master_weights   BF16
 formats         casts to 8 or 4 bits                   blocks   tiles that share a scale
@@ -10,22 +10,14 @@ delayed_scaling scales from past steps
 low_bit_linear  layers whose matmuls are quantized
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "LossScaler": "loss_scaling",
-    "MasterWeights": "master_weights",
-    "convert": "low_bit_linear",
-    "follow": "low_bit_linear",
-}
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name from its module on first use, so that importing one file loads no other."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "LossScaler": "loss_scaling",
+        "MasterWeights": "master_weights",
+        "convert": "low_bit_linear",
+        "follow": "low_bit_linear",
+    },
+)

@@ -13,22 +13,14 @@
 Shapes, beside the course's legend: `D width in  F width out  G groups  g numbers of a group`.
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-import importlib
-from typing import Any
-
-_DOORS = {
-    "named": "formats.names",
-    "quantize_model": "model",
-    "save_quantized": "folder",
-    "load_quantized": "folder",
-}
-__all__ = list(_DOORS)
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name on first use: the sandbox hides some of the package's files."""
-    if name not in _DOORS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_DOORS[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "named": "formats.names",
+        "quantize_model": "model",
+        "save_quantized": "folder",
+        "load_quantized": "folder",
+    },
+)

@@ -13,20 +13,14 @@ disk          a folder, and an emulated one whose power can be cut
 plain         each of these in a few lines, as lab e12 writes them
 """
 
-from __future__ import annotations
+from minitrain.doors import doors
 
-from importlib import import_module
-from typing import Any
-
-_HOMES = {
-    "save_checkpoint": "checkpoint.save",
-    "load_checkpoint": "checkpoint.load",
-    "BackgroundSaver": "checkpoint.background",
-    "SpikeGuard": "spikes",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = doors(
+    __name__,
+    {
+        "save_checkpoint": "checkpoint.save",
+        "load_checkpoint": "checkpoint.load",
+        "BackgroundSaver": "checkpoint.background",
+        "SpikeGuard": "spikes",
+    },
+)

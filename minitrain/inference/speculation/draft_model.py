@@ -26,6 +26,7 @@ Shapes: B rows  T tokens  D width  V vocabulary.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -68,7 +69,7 @@ class Rows:
             self.free.append(self.taken.pop(key))
 
 
-class InRows:
+class InRows(ABC):
     """A proposer that drafts token by token in the rows of a dense cache: `rows` requests at once,
     more take turns; texts get no drafts beyond `longest` tokens."""
 
@@ -106,14 +107,14 @@ class InRows:
     def _fits(self, asked: Asked) -> bool:
         return len(asked.tokens) + asked.most <= self.longest
 
+    @abstractmethod
     def _begin(self, rows: Sequence[int], requests: Sequence[Asked]) -> list[New]:
         """Rolls the rows back to their common prefix with the requests -> the unread tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, new: dict[int, New]) -> dict[int, tuple[Tensor, Tensor | None]]:
         """New tokens, at least one for each of these rows -> logits (V,) after the last of each,
         and hidden (1, D) to be read with the next token."""
-        raise NotImplementedError
 
     def forget(self, key: Hashable) -> None:
         self.rows.forget(key)
