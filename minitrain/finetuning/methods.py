@@ -156,7 +156,7 @@ class LoRAMethod(LayerMethod):
                     own[name] = value
         return replace(self, **own, rank_pattern={}, alpha_pattern={}) if own else self
 
-    def check(self, model: nn.Module, paths: list[str]) -> None:  # noqa: B027 - few have any
+    def check(self, model: nn.Module, paths: list[str]) -> None:
         every = [path for path, _ in model.named_modules()]
         for pattern in {**self.rank_pattern, **self.alpha_pattern}:
             if not any(_fits(pattern, path) for path in every):
@@ -209,7 +209,7 @@ class IA3Method(LayerMethod):
         super().__post_init__()
         object.__setattr__(self, "inputs", _names("inputs", self.inputs))
 
-    def check(self, model: nn.Module, paths: list[str]) -> None:  # noqa: B027 - few have any
+    def check(self, model: nn.Module, paths: list[str]) -> None:
         for name in self.inputs if self.inputs != IA3Method.inputs else ():
             if not any(is_target(path, name) for path in paths):
                 raise unknown_name("target with scaled inputs", name, self.targets)
