@@ -25,10 +25,10 @@ from minitrain.apps.finetune.command import finetune
 from minitrain.apps.finetune.options import FinetuneOptions
 from minitrain.apps.generate import SamplingOptions, generate
 from minitrain.apps.grade import grade
-from minitrain.apps.kinds import Flag, add, group, help_of, typed
 from minitrain.apps.lab import build, lab
 from minitrain.apps.load.command import load
 from minitrain.apps.load.options import LoadOptions
+from minitrain.apps.options import Flag, add, group, help_of, typed
 from minitrain.apps.plan.command import plan
 from minitrain.apps.quantize import quantize
 from minitrain.apps.serve.command import ServeOptions, serve

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated
 
-from minitrain.apps.kinds import QUIET, Argument, one_of
+from minitrain.apps.kinds import one_of
+from minitrain.apps.options import QUIET, Argument
 
 
 def known() -> Collection[str]:

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.apps.kinds import NEW_FILE, Argument, Option, one_of, whole
+from minitrain.apps.kinds import NEW_FILE, one_of, whole
+from minitrain.apps.options import Argument, Option
 
 if TYPE_CHECKING:
     from minitrain.bench.case import Case, Row

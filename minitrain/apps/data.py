@@ -11,21 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minitrain.apps.kinds import (
-    FILE,
-    FOLDER,
-    NEW_FILE,
-    PATH,
-    QUIET,
-    Argument,
-    Flag,
-    Kind,
-    Option,
-    add,
-    group,
-    real,
-    whole,
-)
+from minitrain.apps.kinds import FILE, FOLDER, NEW_FILE, PATH, Kind, real, whole
+from minitrain.apps.options import QUIET, Argument, Flag, Option, add, group
 from minitrain.errors import unknown_name
 
 if TYPE_CHECKING:

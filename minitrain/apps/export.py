@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minitrain.apps.finetune.options import ADAPTER
-from minitrain.apps.kinds import FOLDER, PATH, Argument, Option, whole
+from minitrain.apps.kinds import FOLDER, PATH, whole
 from minitrain.apps.models import MODEL, open_model, refuse_taken
+from minitrain.apps.options import Argument, Option
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minitrain.apps.kinds import DEVICE, SEED, Kind, Option, real, whole
+from minitrain.apps.kinds import DEVICE, SEED, Kind, real, whole
 from minitrain.apps.models import MODEL, MODEL_HELP
+from minitrain.apps.options import Option
 from minitrain.errors import InputError
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.words import plural, seconds_text

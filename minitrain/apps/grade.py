@@ -9,17 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.apps.kinds import (
-    NEW_FILE,
-    Argument,
-    Flag,
-    Kind,
-    Option,
-    full_name,
-    named,
-    one_of,
-    whole,
-)
+from minitrain.apps.kinds import NEW_FILE, Kind, full_name, named, one_of, whole
+from minitrain.apps.options import Argument, Flag, Option
 from minitrain.errors import InputError
 from minitrain.paths import course_root, write_atomically
 from minitrain.words import plural

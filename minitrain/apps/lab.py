@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.apps.kinds import HOST, Argument, Flag, Kind, Option, full_name, whole
+from minitrain.apps.kinds import HOST, Kind, full_name, whole
+from minitrain.apps.options import Argument, Flag, Option
 from minitrain.errors import InputError, unknown_name
 from minitrain.paths import course_root, stand_in_home
 

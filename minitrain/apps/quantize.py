@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from minitrain.apps.finetune.options import TEXT
-from minitrain.apps.kinds import FOLDER, Kind, Option, one_of, whole
+from minitrain.apps.kinds import FOLDER, Kind, one_of, whole
 from minitrain.apps.models import MODEL, MODEL_HELP, open_model, refuse_taken
+from minitrain.apps.options import Option
 from minitrain.errors import InputError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from minitrain.apps.kinds import Flag
+from minitrain.apps.options import Flag
 from minitrain.paths import course_root
 
 

@@ -7,18 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from minitrain.apps.kinds import (
-    COUNT,
-    SEED,
-    Kind,
-    Option,
-    check_fields,
-    named,
-    one_of,
-    real,
-    whole,
-)
+from minitrain.apps.kinds import COUNT, SEED, Kind, named, one_of, real, whole
 from minitrain.apps.models import FINETUNED
+from minitrain.apps.options import Option, check_fields
 from minitrain.apps.train.options import domains
 from minitrain.data.text import NAMED
 from minitrain.errors import InputError

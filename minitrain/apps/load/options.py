@@ -8,19 +8,8 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from minitrain.apps.kinds import (
-    FILE,
-    NEW_FILE,
-    PICTURE,
-    SEED,
-    Flag,
-    Kind,
-    Option,
-    named,
-    real,
-    several,
-    whole,
-)
+from minitrain.apps.kinds import FILE, NEW_FILE, PICTURE, SEED, Kind, named, real, several, whole
+from minitrain.apps.options import Flag, Option
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 MOST_TOKENS = 10**6

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from minitrain.apps.kinds import Option, one_of
+from minitrain.apps.kinds import one_of
+from minitrain.apps.options import Option
 from minitrain.apps.plan.options import (
     BATCH_TOKENS,
     GPUS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from minitrain.apps.kinds import add, group, help_of, typed
+from minitrain.apps.options import add, group, help_of, typed
 from minitrain.apps.plan.best import PlanOptions, answer, print_answer
 from minitrain.apps.plan.front import FrontOptions, front
 from minitrain.apps.plan.own import OwnOptions, own

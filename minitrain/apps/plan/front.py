@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minitrain.apps.kinds import Option, one_of, real, several
+from minitrain.apps.kinds import one_of, real, several
+from minitrain.apps.options import Option
 from minitrain.apps.plan.options import (
     BATCH_TOKENS,
     CHIP,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from minitrain.apps.kinds import COUNT, PICTURE, Flag, Kind, Option, one_of, real, whole
+from minitrain.apps.kinds import COUNT, PICTURE, Kind, one_of, real, whole
+from minitrain.apps.options import Flag, Option
 from minitrain.errors import InputError
 from minitrain.model.config import PRESETS, preset
 from minitrain.planning.hardware import chips

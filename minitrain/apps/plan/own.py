@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from minitrain.apps.kinds import Option, real
+from minitrain.apps.kinds import real
+from minitrain.apps.options import Option
 from minitrain.apps.plan.options import ChipName, Json, Picture, Pue, prices, save_figure
 from minitrain.apps.tables import say, show_json, show_table
 from minitrain.errors import InputError

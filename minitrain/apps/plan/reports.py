@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from minitrain.apps.kinds import FILE, Argument, Option, real
+from minitrain.apps.kinds import FILE, real
+from minitrain.apps.options import Argument, Option
 from minitrain.apps.plan.options import GPUS, Json
 from minitrain.apps.tables import say, show_json, show_table
 

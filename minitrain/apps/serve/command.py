@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minitrain.apps.kinds import DEVICE, HOST, Flag, Kind, Option, named, read_path, real, whole
+from minitrain.apps.kinds import DEVICE, HOST, Kind, named, read_path, real, whole
 from minitrain.apps.listening import listen
 from minitrain.apps.models import MODEL, MODEL_HELP
+from minitrain.apps.options import Flag, Option
 from minitrain.errors import InputError
 from minitrain.optional import require
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from minitrain.apps.kinds import DEVICE, FOLDER, Flag, Option, whole
+from minitrain.apps.kinds import DEVICE, FOLDER, whole
+from minitrain.apps.options import Flag, Option
 from minitrain.apps.train.mesh_check import RANKS
 from minitrain.apps.train.options import (
     Job,

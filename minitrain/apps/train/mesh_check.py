@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated
 
-from minitrain.apps.kinds import Flag, Option, one_of, whole
+from minitrain.apps.kinds import one_of, whole
+from minitrain.apps.options import Flag, Option
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.parallel.pipeline.schedules import SCHEDULES

@@ -12,20 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from minitrain.apps.kinds import (
-    COUNT,
-    HOST,
-    SEED,
-    Flag,
-    Kind,
-    Option,
-    check_fields,
-    named,
-    one_of,
-    real,
-    several,
-    whole,
-)
+from minitrain.apps.kinds import COUNT, HOST, SEED, Kind, named, one_of, real, several, whole
+from minitrain.apps.options import Flag, Option, check_fields
 from minitrain.apps.train.mesh_check import FLAGS, PANEL, RANKS, MeshRequest, check_mesh
 from minitrain.data.text import NAMED
 from minitrain.data.tokenizer import SMALLEST

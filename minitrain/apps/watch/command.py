@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from minitrain.apps.kinds import HOST, PATH, Argument, Option, whole
+from minitrain.apps.kinds import HOST, PATH, whole
 from minitrain.apps.listening import listen
+from minitrain.apps.options import Argument, Option
 from minitrain.optional import require
 
 NEEDED = ("starlette", "uvicorn")

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from minitrain.apps.bench import NAMES, bench, chosen_cases, measured_rows, report, verdict
-from minitrain.apps.kinds import add
+from minitrain.apps.options import add
 from minitrain.bench import (
     attention,
     checkpoint,
