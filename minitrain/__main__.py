@@ -25,7 +25,7 @@ from minitrain.apps.finetune.command import finetune
 from minitrain.apps.finetune.options import FinetuneOptions
 from minitrain.apps.generate import SamplingOptions, generate
 from minitrain.apps.grade import grade
-from minitrain.apps.lab import build, lab
+from minitrain.apps.lab import build, lab, update
 from minitrain.apps.load.command import load
 from minitrain.apps.load.options import LoadOptions
 from minitrain.apps.options import Flag, add, group, help_of, typed
@@ -34,7 +34,6 @@ from minitrain.apps.quantize import quantize
 from minitrain.apps.serve.command import ServeOptions, serve
 from minitrain.apps.train.command import train
 from minitrain.apps.train.options import SinkOptions, TrainOptions
-from minitrain.apps.update import update
 from minitrain.apps.watch.command import alerts, watch
 from minitrain.errors import InputError
 from minitrain.words import printable
@@ -59,9 +58,8 @@ def minitrain(
 
 app = group("minitrain", "")
 app.callback(invoke_without_command=True, **help_of(minitrain))(typed(minitrain))
-for command in (lab, watch, alerts, merge, export, quantize, grade, build, bench, doctor):
-    add(app, command)
-for command in (assets, update):
+COURSE = (lab, update, grade, build, bench, doctor, assets)
+for command in (*COURSE, watch, alerts, merge, export, quantize):
     add(app, command)
 add(app, train, SinkOptions, TrainOptions)
 add(app, finetune, FinetuneOptions)

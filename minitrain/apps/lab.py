@@ -1,5 +1,7 @@
-"""`python -m minitrain lab`: JupyterLab on the map of the course; `build`: masters -> executed
-solutions and learners' notebooks.
+"""Commands on the course's notebooks.
+
+`lab` opens them in JupyterLab, `build` makes them from their masters, `update` fetches the newest
+and keeps what a learner wrote.
 """
 
 from __future__ import annotations
@@ -153,3 +155,32 @@ def _build(target: Target, force: bool, unfilled: bool) -> None:
 
 def _short(path: Path, target: Target) -> str:
     return path.relative_to(target.root).as_posix()
+
+
+def update(
+    check: Annotated[bool, Flag("Only say how many commits are new.")] = False,
+) -> None:
+    """Fetch the newest course and keep every cell that you wrote in labs/.
+
+    minitrain update
+    minitrain update --check
+    """
+    from minitrain.lab.building.update import new_commits
+    from minitrain.lab.building.update import update as run
+    from minitrain.words import plural
+
+    root = course_root()
+    if check:
+        print(f"{plural(new_commits(root), 'commit')} to fetch; nothing was changed.")
+        return
+    done = run(root)
+    if done.before == done.after:
+        print(f"The course is the newest already ({done.after}).")
+    else:
+        print(f"The course went from {done.before} to {done.after}: run `make setup` once.")
+    for path, merged in done.merged.items():
+        print(f"  labs/{path.name}: {merged.kept} cells of yours kept")
+        for line in merged.both:
+            print(f"    both changed `{line}`: yours runs, the new one stands above it")
+    if done.copies:
+        print(f"Your notebooks as they were: {done.copies.relative_to(root)}")

@@ -12,7 +12,7 @@ from minitrain.apps.kinds import DEVICE, FOLDER
 from minitrain.apps.models import MODEL, MODEL_HELP
 from minitrain.apps.options import Flag, Option
 from minitrain.apps.train.command import INTERRUPTED, is_typed, stop_file
-from minitrain.apps.train.options import new_folder
+from minitrain.apps.train.runs import new_folder
 from minitrain.errors import InputError
 
 

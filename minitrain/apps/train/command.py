@@ -16,15 +16,8 @@ import typer
 from minitrain.apps.kinds import DEVICE, FOLDER, whole
 from minitrain.apps.options import Flag, Option
 from minitrain.apps.train.mesh_check import RANKS
-from minitrain.apps.train.options import (
-    Job,
-    SinkOptions,
-    find_run,
-    goes_on,
-    new_folder,
-    new_options,
-    resumed_options,
-)
+from minitrain.apps.train.options import Job, SinkOptions, new_options
+from minitrain.apps.train.runs import find_run, goes_on, new_folder, resumed_options
 from minitrain.errors import InputError
 from minitrain.reliability.notice import stop_on_signals
 
