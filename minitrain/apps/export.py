@@ -48,8 +48,7 @@ def export(
 
 def read_source(source: Path, step: int | None) -> tuple[Transformer, TextFiles, str]:
     """The model, its tokenizer's files, and a description of their origin."""
-    from minitrain.model.hub.gguf import find_gguf
-    from minitrain.model.hub.load import load_pretrained
+    from minitrain.model.hub.load import find_gguf, load_pretrained
     from minitrain.reliability.checkpoint.folder import verify
 
     file = find_gguf(source)

@@ -20,6 +20,11 @@ from minitrain.errors import InputError
 from minitrain.measure.parameters import Shape, head_weights, matmul_parameters
 
 Recompute = Literal["none", "selective", "full"]
+FUSED_ATTENTION = tuple(  # torch's kernels, of which a version has some
+    f"_scaled_dot_product_{kernel}_attention{ending}"
+    for kernel in ("flash", "efficient", "cudnn", "fused")
+    for ending in ("", "_for_cpu", "_overrideable")
+)
 
 
 def attention_flops_per_token(config: Shape, length: int) -> int:
@@ -92,11 +97,9 @@ def _formulas() -> dict[Any, Callable[..., int]]:
         torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
         torch.ops.aten._int_mm: lambda a, b, *_, **__: 2 * a[0] * a[1] * b[1],
     }
-    for kernel in ("flash", "efficient", "cudnn", "fused"):
-        for ending in ("", "_for_cpu", "_overrideable"):
-            name = f"_scaled_dot_product_{kernel}_attention{ending}"
-            formulas[getattr(torch.ops.aten, name, None)] = _forward_attention
-            formulas[getattr(torch.ops.aten, f"{name}_backward", None)] = _backward_attention
+    for name in FUSED_ATTENTION:
+        formulas[getattr(torch.ops.aten, name, None)] = _forward_attention
+        formulas[getattr(torch.ops.aten, f"{name}_backward", None)] = _backward_attention
     formulas.pop(None, None)
     return formulas
 

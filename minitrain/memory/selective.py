@@ -24,17 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from minitrain.errors import InputError
+from minitrain.measure.flops import FUSED_ATTENTION
 
 Policy = Callable[[OpOverload], bool]  # whether to keep the operation's result
 Result = tuple[OpOverload, Any]  # an operation, and its output as a tree of tensors
 
 _MATMULS = ("mm", "addmm", "convolution", "_scaled_mm", "_grouped_mm")
-_FUSED_ATTENTION = tuple(
-    f"_scaled_dot_product_{kernel}_attention{ending}"
-    for kernel in ("flash", "efficient", "cudnn", "fused")
-    for ending in ("", "_for_cpu", "_overrideable")
-)
-_KEPT = frozenset((*_MATMULS, *_FUSED_ATTENTION, "topk"))
+_KEPT = frozenset((*_MATMULS, *FUSED_ATTENTION, "topk"))
 
 
 def save_matmuls(op: OpOverload) -> bool:

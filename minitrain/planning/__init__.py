@@ -4,7 +4,8 @@
     estimate(run_from_row({"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"})).mfu
 
 run            model, chips and how the work is cut     hardware   what a chip can do
-columns        runs from the rows of a CSV              search     the best cut
+columns        a run from a row of text                 search     the best cut
+predict        estimates of the rows of a CSV
 step           a step's seconds and bytes               closed_forms   the same on one page
 validate       against every published run              finetuning_memory   LoRA, QLoRA
 money, failures, scaling

@@ -98,7 +98,7 @@ def expert_ranks(model: Model, data: int) -> list[int]:
 
 
 def powers_of_two(largest: int) -> list[int]:
-    return [2**i for i in range(largest.bit_length()) if 2**i <= largest]
+    return [2**i for i in range(largest.bit_length())]
 
 
 def nothing_fits(runs: list[Run], chip: Chip, gpus: int) -> str:

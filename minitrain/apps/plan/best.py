@@ -126,7 +126,7 @@ def print_answer(options: PlanOptions, given: Answer) -> None:
 
 
 def as_plain(options: PlanOptions, given: Answer) -> dict:
-    from minitrain.planning.columns import as_dict
+    from minitrain.planning.predict import as_dict
     from minitrain.planning.search import plan_in_words
 
     plans = [

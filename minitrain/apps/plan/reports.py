@@ -67,7 +67,7 @@ def with_bar(file: Path) -> Iterator[dict]:
     """The estimates, counted on stderr; the whole file is checked before this returns."""
     from tqdm import tqdm
 
-    from minitrain.planning.columns import count_runs, predict
+    from minitrain.planning.predict import count_runs, predict
 
     total = count_runs(file)
     return iter(tqdm(predict(file), total=total, unit="run", leave=False, disable=total < 100))

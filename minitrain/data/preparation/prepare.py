@@ -101,7 +101,8 @@ def _stages(settings: Settings, out: Path, work: Path, progress: bool) -> Report
         return (row for row in _final(blocks, reasons, cut) if is_kept(row))
 
     tokenizer = _tokenizer(settings, out, left())
-    with _bar("tokenizing", progress, sum(row["left"] for row in left())) as bar:
+    size = sum(row["left"] for row in left()) if progress else None  # one more reading of all
+    with _bar("tokenizing", progress, size) as bar:
         shards = write_shards(left(), tokenizer, settings.shard_tokens, out, bar.update)
     index = TokenIndex(tokenizer.vocab_size, tokenizer.end_token, tuple(shards))
     rows = _final(blocks, reasons, cut)

@@ -21,10 +21,8 @@ from minitrain.paths import write_atomically, write_bytes_atomically
 from minitrain.words import bytes_text, printable
 
 SAMPLES, SAMPLE_CHARACTERS = 3, 240  # samples per reason, characters per sample
-FILTERS, EXACT, NEAR, EMPTY = (
-    *("filters", "exact_duplicate", "near_duplicate"),
-    "nothing_but_repeats",
-)
+FILTERS, EXACT, NEAR = "filters", "exact_duplicate", "near_duplicate"
+EMPTY = "nothing_but_repeats"
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ EVEN = tuple(ranked(count, 0) for count in range(1, 5))  # EVEN[k] is uniform ov
 Pick = Callable[[Table, Collection[int]], int]
 
 
-SMALLEST_SLICE = 1 << 13  # 8-byte numbers drawn at once
+SLICE = 1 << 13  # 8-byte numbers drawn at once
 
 
 class Dice:
@@ -103,4 +103,4 @@ def random_bytes(seed: int, name: str) -> Iterator[int]:
     """Endless bytes, the same on every platform and version of NumPy."""
     bits = np.random.PCG64(np.random.SeedSequence([seed, *name.encode()]))
     while True:
-        yield from bits.random_raw(SMALLEST_SLICE).astype("<u8").tobytes()
+        yield from bits.random_raw(SLICE).astype("<u8").tobytes()

@@ -48,8 +48,9 @@ class Experts(nn.Module):
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """rows (R, D), counts (E,) summing to R -> (R, D)."""
         weights = [weight.to(rows.dtype) for weight in (self.gate, self.up, self.down)]
-        swiglu = grouped_swiglu if has_kernel(rows, *weights) else looped_swiglu
-        return swiglu(rows, *weights, counts)
+        if has_kernel(rows, *weights):
+            return grouped_swiglu(rows, *weights, counts)
+        return looped_swiglu(rows, *weights, counts)
 
 
 def looped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ def grouped_swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, counts: Te
     """`looped_swiglu` by torch's kernel, which has its own backward."""
     ends = counts.cumsum(0, dtype=torch.int32)  # (E,)
     g, u = (torch._grouped_mm(x, weight, offs=ends) for weight in (gate, up))  # (R, F)
-    return torch._grouped_mm(F.silu(g) * u, down, offs=ends)
+    return torch._grouped_mm(swiglu(g, u), down, offs=ends)
 
 
 class _GateUp(torch.autograd.Function):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from pathlib import Path
 
 import torch
 from gguf import GGUFReader, ReaderTensor, TokenType, dequantize
@@ -56,14 +55,6 @@ BEFORE_MERGES = {  # pre-tokenizers, by llama.cpp's names
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES]),
 }
 REMEDY = "take the model's safetensors, which load_pretrained reads"
-
-
-def find_gguf(path: Path) -> Path | None:
-    """`path` itself, or the only GGUF file in a folder that is not a checkpoint; else None."""
-    if (path / "config.json").exists():
-        return None
-    found = [path] if path.is_file() else sorted(path.glob("*.gguf"))
-    return found[0] if len(found) == 1 and found[0].suffix == ".gguf" else None
 
 
 def load_gguf(

@@ -70,9 +70,9 @@ def load_pretrained(
 def _load(
     folder: Path, device: torch.device | str, dtype: torch.dtype | None
 ) -> tuple[Transformer, TextFiles]:
-    from minitrain.model.hub.gguf import find_gguf, load_gguf  # half a second, rarely needed
-
     if (file := find_gguf(folder)) is not None:
+        from minitrain.model.hub.gguf import load_gguf  # its reader is slow to import
+
         return load_gguf(file, device, dtype or torch.float32)
     if (file := find_llama2c(folder)) is not None:
         model, tokenizer = load_llama2c(file)
@@ -91,6 +91,14 @@ def _load(
         model = empty(config, device, dtype or stored_dtype)
         copy_weights(model, stored)
     return model, text
+
+
+def find_gguf(path: Path) -> Path | None:
+    """`path` itself, or the only GGUF file in a folder that is not a checkpoint; else None."""
+    if (path / "config.json").exists():
+        return None
+    found = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    return found[0] if len(found) == 1 and found[0].suffix == ".gguf" else None
 
 
 def save_pretrained(

@@ -152,13 +152,12 @@ def replay(
         if at <= now:  # the run is already down
             account.interruptions += cause is not None
             continue
-        span = min(at, end) - now
-        lost = spend(account, span, levels, cause, is_end=at >= end)
-        now = min(at, end)
-        if now >= end:
+        loading = spend(account, at - now, levels, cause)
+        now = at
+        if cause is None:
             break
         account.interruptions += 1
-        down = site.restart_seconds + lost
+        down = site.restart_seconds + loading
         if cause.takes_node and site.spare_nodes is not None:
             wait = wait_for_node(away, now, site)
             account.waiting += min(wait, end - now)
@@ -182,16 +181,15 @@ def interruptions(
     return sorted([*unexpected, *even], key=lambda event: event[0])
 
 
-def spend(
-    account: Account, span: float, levels: tuple[Level, ...], cause: Cause | None, is_end: bool
-) -> float:
-    """Books `span` seconds since a start -> seconds to load the checkpoint afterwards."""
+def spend(account: Account, span: float, levels: tuple[Level, ...], cause: Cause | None) -> float:
+    """Books `span` seconds since a start, up to a `cause` or, if None, the run's end -> seconds to
+    load the checkpoint afterwards."""
     overhead = sum(level.save_seconds / (level.interval + level.save_seconds) for level in levels)
     trained = span * (1 - min(overhead, 1.0))
     account.saving += span - trained
-    if is_end or cause is PLANNED:
+    if cause is None or cause is PLANNED:
         account.trained += trained
-        return 0.0 if is_end else min(level.load_seconds for level in levels)
+        return min(level.load_seconds for level in levels) if cause else 0.0
     usable = [level for level in levels if level.survives_node or not cause.takes_node]
     newest = min(usable, key=lambda level: trained % level.interval)
     lost = trained % newest.interval  # before the first save: back to the starting point

@@ -309,12 +309,12 @@ def with_gather(tasks: list[Task], gathered: float, scattered: float) -> list[Ta
     return out
 
 
-def gradient_seconds(run: Run, fabric: Fabric, parameters: float, experts: float) -> float:
+def gradient_seconds(run: Run, fabric: Fabric, layers: float, experts: float) -> float:
     """All-reduce of FP32 gradients over data ranks, once a step, or ZeRO-1 and 2's gather."""
     if run.plan.zero == 3:
         return 0.0
     total = 0.0
-    for count, apart in ((parameters, 1), (experts, run.plan.ep)):
+    for count, apart in ((layers, 1), (experts, run.plan.ep)):
         if run.plan.zero == 0:
             total += data_seconds(run, fabric, "all_reduce", 4 * count, apart)
         else:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -104,6 +105,7 @@ class Bands:
         return 1 - (1 - similarity**self.rows) ** self.bands
 
 
+@lru_cache  # the settings of a preparation ask for the same split in every block
 def choose_bands(threshold: float, hashes: int = 128) -> Bands:
     """The split of at most `hashes` hashes whose curve is closest to a step at `threshold`: least
     area of false positives below it plus misses above it."""

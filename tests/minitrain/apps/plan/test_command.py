@@ -13,7 +13,7 @@ from minitrain.errors import InputError
 from minitrain.measure.flops import flops_per_token
 from minitrain.measure.parameters import parameter_count
 from minitrain.model.config import PRESETS
-from minitrain.planning.columns import count_runs, predict
+from minitrain.planning.predict import count_runs, predict
 from minitrain.planning.run import Plan, make_run
 from minitrain.planning.step.step import estimate
 

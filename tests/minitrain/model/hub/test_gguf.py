@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.errors import InputError
 from minitrain.inference.sampling import generate
 from minitrain.model.hub import gguf as gguf_file
-from minitrain.model.hub.gguf import find_gguf
-from minitrain.model.hub.load import load_pretrained, save_pretrained
+from minitrain.model.hub.load import find_gguf, load_pretrained, save_pretrained
+from minitrain.model.transformer import build
 from minitrain.paths import cache_dir
 
 from ..peers import SMALL, peer_config, random_tokens
@@ -122,6 +123,13 @@ def test_computes_what_the_model_it_came_from_computes(tmp_path, kind, tied):
     tokens = random_tokens(config, 2, 17)
     torch.testing.assert_close(model(tokens), peer(tokens).logits, rtol=0, atol=1e-5)
     assert (text.bos_id, text.eos_ids) == (0, (0,))
+
+
+def test_a_folder_of_the_hub_is_loaded_without_the_reader_of_gguf(tmp_path, monkeypatch):
+    save_pretrained(build(WIDE), tmp_path)
+    monkeypatch.setitem(sys.modules, "minitrain.model.hub.gguf", None)  # an import would raise
+    model, _ = load_pretrained(tmp_path)
+    assert model.config.vocab_size == WIDE.vocab_size
 
 
 def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):
