@@ -17,6 +17,7 @@ import pytest
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
 
+from ..touched import touched
 from .bank import Specimen, bank
 from .conftest import Grade
 
@@ -72,3 +73,10 @@ def test_every_exercise_has_wrong_ones_and_a_right_one(name: str):
     exercises = {item.name for item in load_lab(name).items if item.kind == "exercise"}
     for specimens in (WRONG, RIGHT):
         assert exercises == {s.exercise for s in specimens if s.lab == name}
+
+
+def test_a_change_touches_its_labs():
+    every = sorted(name.partition("_")[0] for name in lab_names())
+    assert touched(["solutions/e09b_x.py", "tests/grading/banks/wrong/e12.diff"]) == ["e09b", "e12"]
+    assert touched(["minitrain/parallel/expert/exchange.py", "README.md"]) == ["e02d"]
+    assert touched(["tests/labs/probes/in_turn.py"]) == touched(["tests/grader/x.py"]) == every
