@@ -1015,11 +1015,10 @@ class TestQat(Experiment):
 
     @check(points=2, title="what is deployed is what was trained, bit for bit")
     def test_deployed(self, table):
-        above = {row["way"]: row["above"] for row in table}
-        expect.that(
-            "QAT" in above and above.get("QAT, deployed") == above["QAT"],
-            f"trained: {above.get('QAT')}, deployed: {above.get('QAT, deployed')}: the same codes and scales",
-        )
+        rows = expect.rows(table, "way")
+        trained, deployed = (rows[way]["above"] for way in ("QAT", "QAT, deployed"))
+        words = f"trained: {trained}, deployed: {deployed}: the same codes and scales"
+        expect.that(trained == deployed, words)
 
 
 class TestSpeed(Experiment):

@@ -1452,19 +1452,15 @@ class TestFlattered(Question):
         fresh, leaked = row["fresh"], row["leaked"]
         want = (fresh - leaked) / 2
         tol = 0.005 + 0.02 * abs(want)
+        number = value if isinstance(value, (int, float)) else math.nan
         words = "the whole set's loss is the mean of its two halves"
-        if isinstance(value, (int, float)) and abs(value - 2 * want) <= tol:
+        if abs(number - 2 * want) <= tol:
             words = "that is the difference of the halves: the whole set is half leaked, half fresh"
-        elif (
-            isinstance(value, (int, float))
-            and abs(value - (fresh - rows["cleaned"]["fresh"])) <= tol
-        ):
+        elif abs(number - (fresh - rows["cleaned"]["fresh"])) <= tol:
             words = (
                 "that is how much worse it is than the other model on the fresh half. Asked is, of the model that read the corpus as it "
                 "was alone: fresh half minus whole"
             )
-        elif isinstance(value, (int, float)) and abs(value + want) <= tol:
+        elif abs(number + want) <= tol:
             words = "the sign: by how much is it *lower* than on the fresh half"
-        expect.that(
-            isinstance(value, (int, float)) and abs(value - want) <= tol, f"got {expect.show(value)}: {words}"
-        )  # fmt: skip
+        expect.that(abs(number - want) <= tol, f"got {expect.show(value)}: {words}")
