@@ -48,9 +48,9 @@ test-bare: $(READY)  ## grading as on a machine that has neither bubblewrap nor 
 
 test-touched: $(READY)  ## the whole banks and mutations of the labs that changed in the last day
 	@labs=$$($(PY) tests/touched.py | sed 's/ /- or /g'); [ -z "$$labs" ] || \
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py tests/grading/test_mutations.py -m full -k "$$labs-" $(WORKERS) --durations=5
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py tests/grading/test_mutations.py -m "full or not full" -k "$$labs-" $(WORKERS) --durations=5
 
-test-full: $(READY)  ## every notebook at its true size, all submissions of the banks, 200 kills, 200 streams
+test-full: $(READY)  ## every notebook at its true size, all other submissions of the banks, 200 kills, 200 streams
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "full and not alone" $(WORKERS) --durations=15
 	@$(PY) -m pytest -m "full and alone" --durations=5
 

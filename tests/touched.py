@@ -2,8 +2,9 @@
 
     python tests/touched.py [COMMIT]    prints e02 e12 …; without a commit, since a day before HEAD
 
-A lab is its master in solutions/, its checks and probes in tests/labs, and its banks. Where the
-grader or the sandbox changed, every lab did.
+A lab is its master in solutions/, its checks and probes in tests/labs, the modules of their
+references, and its banks. Where the grader, the sandbox or a probe of several labs changed, every
+lab did.
 """
 
 from __future__ import annotations
@@ -20,16 +21,24 @@ OF_ALL = (
     "tests/grader/",
     "tests/grading/conftest.py",
     "tests/grading/bank.py",
-    "tests/labs/conftest",
+    "tests/labs/",
 )
+REFERENCE = re.compile(r'"(minitrain[\w.]+):\w+')
 
 
 def touched(paths: Iterable[str]) -> list[str]:
     """Sorted numbers of the labs that these files of the course belong to."""
-    paths = list(paths)
-    if any(path.startswith(OF_ALL) for path in paths):
-        return sorted(path.name.split("_")[1] for path in (ROOT / "tests/labs").glob("test_e*.py"))
-    return sorted({found[1] for found in map(OF_A_LAB.match, paths) if found})
+    paths = set(paths)
+    is_every = any(path.startswith(OF_ALL) and not OF_A_LAB.match(path) for path in paths)
+    own = {found[1] for found in map(OF_A_LAB.match, paths) if found}
+    checks = {path.name.split("_")[1]: path for path in (ROOT / "tests/labs").glob("test_e*.py")}
+    return sorted(n for n in checks if is_every or n in own or references(checks[n]) & paths)
+
+
+def references(checks: Path) -> set[str]:
+    """Files of the package whose code this lab's checks compare with."""
+    modules = REFERENCE.findall(checks.read_text(encoding="utf-8"))
+    return {f"{module.replace('.', '/')}.py" for module in modules}
 
 
 def git(*arguments: str) -> list[str]:

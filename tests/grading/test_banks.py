@@ -8,6 +8,7 @@ submissions: `pytest tests/grading/test_banks.py -m "full or not full" --draws 7
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 
 from minitrain.lab.grading.collect import lab_names
 from minitrain.lab.grading.course import load_lab
+from minitrain.lab.grading.variants import variant
 
+from ..touched import touched
 from .bank import Specimen, bank
 from .conftest import Grade
 
@@ -72,3 +75,36 @@ def test_every_exercise_has_wrong_ones_and_a_right_one(name: str):
     exercises = {item.name for item in load_lab(name).items if item.kind == "exercise"}
     for specimens in (WRONG, RIGHT):
         assert exercises == {s.exercise for s in specimens if s.lab == name}
+
+
+def test_a_change_touches_its_labs():
+    every = sorted(name.partition("_")[0] for name in lab_names())
+    assert touched(["solutions/e09b_x.py", "tests/grading/banks/wrong/e12.diff"]) == ["e09b", "e12"]
+    assert touched(["minitrain/parallel/expert/exchange.py", "README.md"]) == ["e02d"]
+    assert touched(["tests/labs/probes/in_turn.py"]) == touched(["tests/grader/x.py"]) == every
+
+
+def is_of_mistakes(table: Any) -> bool:
+    """True for a table of `grading/variants.py`: edits, each with a message."""
+    pairs = table if isinstance(table, (list, tuple)) else []
+    shapes = [[*map(type, pair)] for pair in pairs if isinstance(pair, tuple)]
+    return bool(pairs) and shapes == [[tuple, str]] * len(pairs)
+
+
+def are_edits(table: Any, reference: str) -> bool:
+    try:
+        return all(variant(reference, *edits) for edits, _ in table)
+    except AssertionError:  # a piece is not in its text
+        return False
+
+
+def test_every_likely_mistake_is_an_edit_of_a_reference():
+    tables = 0
+    for items in (load_lab(name).items for name in lab_names()):
+        references = [item.reference for item in items if item.kind == "exercise"]
+        for place in (sys.modules[items[0].__module__], *items):
+            for name, table in list(vars(place).items()):
+                if is_of_mistakes(table):
+                    tables += 1
+                    assert any(are_edits(table, reference) for reference in references), name
+    assert tables > 20

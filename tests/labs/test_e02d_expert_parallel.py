@@ -346,7 +346,7 @@ def balanced(f, made):
 
     shares = Ranks(len(given)).run(noted, given)
     grads = [
-        torch.autograd.grad(share, p, allow_unused=True)[0]
+        torch.autograd.grad(share, p, allow_unused=True)[0] if share.requires_grad else None
         for share, p in zip(shares, leaves[-len(given) :])
     ]
     return [share.detach().double() for share in shares], grads

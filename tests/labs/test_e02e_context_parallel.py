@@ -1139,10 +1139,9 @@ class TestTraffic(Experiment):
 
     @check(points=3, title="three ways on 2 to 16 ranks; only Ulysses' bytes fall")
     def test_order(self, table):
-        at = {(r["kind"], r["ranks"]): r["forward_bytes"] + r["backward_bytes"] for r in table}
-        for kind in KINDS:
-            for ranks in (2, 16):
-                expect.that((kind, ranks) in at, f"there is no row of '{kind}' on {ranks} ranks")
+        rows = expect.rows(table, "kind", "ranks")
+        asked = [rows[kind, ranks] for kind in KINDS for ranks in (2, 16)]
+        at = {(r["kind"], r["ranks"]): r["forward_bytes"] + r["backward_bytes"] for r in asked}
         expect.that(
             at["ulysses", 16] < at["ulysses", 2] / 2 and at["ring", 16] > at["ring", 2],
             f"bytes a layer: {at}; with more ranks Ulysses sends less, a ring never does",
@@ -1170,14 +1169,11 @@ class TestMemory(Experiment):
 
     @check(points=4, title="scores grow with T², the ring holds less than gather")
     def test_peak(self, table):
-        peak = {(row["kind"], row["length"]): row["peak_bytes"] for row in table}
-        lengths = sorted({length for _, length in peak})
+        rows = expect.rows(table, "kind", "length")
+        lengths = sorted({length for _, length in rows})
         expect.that(len(lengths) >= 2, "at least two lengths of the text are asked for")
-        for kind in ("scores", *KINDS):
-            for length in lengths:
-                expect.that(
-                    (kind, length) in peak, f"there is no row of '{kind}' at {length} tokens"
-                )
+        kinds = ("scores", *KINDS)
+        peak = {(kind, n): rows[kind, n]["peak_bytes"] for kind in kinds for n in lengths}
         last, before = lengths[-1], lengths[-2]
         growth = peak["scores", last] / peak["scores", before] / (last / before)
         expect.that(
@@ -1186,7 +1182,7 @@ class TestMemory(Experiment):
         )
         expect.that(
             peak["ring", last] < peak["gather", last] < peak["scores", last],
-            f"peaks at {last} tokens: { ({k: peak[k, last] for k in ('scores', *KINDS)}) }; the ring "
+            f"peaks at {last} tokens: { ({k: peak[k, last] for k in kinds}) }; the ring "
             "should hold less than gather, and that less than the scores",
         )
 

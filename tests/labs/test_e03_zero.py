@@ -1172,12 +1172,6 @@ class TestOffloadedStep(Exercise):
         )
 
 
-def row_of(table, column, value):
-    rows = [row for row in table if row[column] == value]
-    expect.that(rows, f"there is no row whose {column} is {value!r}")
-    return rows[0]
-
-
 def formula(stage, size, ranks):
     """Bytes that a rank holds, all float32: parameters, gradients, optimizer."""
     parts = [4 * size, 4 * size, 8 * size]
@@ -1194,7 +1188,7 @@ class TestHeld(Experiment):
     @check(points=6, title="each stage holds what its formula says, and one unit more at most")
     def test_bytes(self, table):
         for stage in range(4):
-            row = row_of(table, "stage", stage)
+            row = expect.rows(table, "stage")[stage]
             want = formula(stage, row["parameters"], row["ranks"])
             names = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
             for name, bound in zip(names, want):
@@ -1209,7 +1203,7 @@ class TestHeld(Experiment):
     def test_order(self, table):
         totals = []
         for stage in range(4):
-            row = row_of(table, "stage", stage)
+            row = expect.rows(table, "stage")[stage]
             totals.append(row["parameter_bytes"] + row["gradient_bytes"] + row["optimizer_bytes"])
         expect.that(totals == sorted(totals, reverse=True), f"bytes of stages 0 to 3: {totals}")
 
@@ -1222,7 +1216,7 @@ class TestFits(Experiment):
 
     @check(points=5, title="it fails on one rank, and a run on four gets through within its budget")
     def test_fits(self, table):
-        row = row_of(table, "run", "1 rank")
+        row = expect.rows(table, "run")["1 rank"]
         expect.that(
             16 * row["parameters"] >= 3.99 * row["budget_bytes"],
             f"the states of {row['parameters']:,} parameters are no four budgets of {row['budget_bytes']:,} bytes",
@@ -1240,7 +1234,7 @@ class TestFits(Experiment):
         points=4, title="DDP fails on four ranks too; a run that fits has one process's loss, to 1%"
     )
     def test_loss(self, table):
-        row = row_of(table, "run", "4 ranks, DDP")
+        row = expect.rows(table, "run")["4 ranks, DDP"]
         expect.that(not row["fits"], "DDP holds as much on each of four ranks as on one")
         for r in table:
             if r["fits"]:
@@ -1259,7 +1253,7 @@ class TestSteps(Experiment):
     @check(points=4, title="DDP and stages 1 and 2 send 2(N-1)/N of P, stage 3 what section 4 says")
     def test_sent(self, table):
         for variant, factor in [("DDP", 2), ("stage 1", 2), ("stage 2", 2), ("stage 3", 3)]:
-            row = row_of(table, "variant", variant)
+            row = expect.rows(table, "variant")[variant]
             want = factor * (row["ranks"] - 1) / row["ranks"] * 4 * row["parameters"]
             expect.close(
                 row["sent_bytes"], want, tol=0.01, what=f"{variant}: bytes a rank sends a step"
@@ -1268,7 +1262,7 @@ class TestSteps(Experiment):
     @check(points=3, title="every variant was timed, FSDP2 too")
     def test_time(self, table):
         for variant in ("DDP", "stage 1", "stage 2", "stage 3", "FSDP2"):
-            row = row_of(table, "variant", variant)
+            row = expect.rows(table, "variant")[variant]
             expect.that(row["step_seconds"] > 0, f"{variant}: {row['step_seconds']} s is no time")
 
 

@@ -867,9 +867,7 @@ class TestTradeoff(Experiment):
     rests_on = ("Checkpoint", "keep", "optimal_plan")
 
     def row(self, table, name):
-        rows = {row["way"]: row for row in table}
-        expect.that(name in rows, f"there is no row of '{name}'")
-        return rows[name]
+        return expect.rows(table, "way")[name]
 
     @check(
         points=3, title="FLOPs: none and selective repeat no matmul, full about a third of a step"

@@ -10,6 +10,7 @@ from random import Random
 import torch
 
 from minitrain.inference.plain.reference import schedule as by_the_rule
+from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
@@ -1032,7 +1033,7 @@ class TestSchedule(Exercise):
                     words = self.why(ours, theirs, before, case["most_running"])
                     told = f"{case['num_blocks']} blocks of {case['size']}, step {step}, budget "
                     told += f"{ours['budget']}: {different[0]} is {theirs[different[0]]}, expected "
-                    expect.that(False, f"{told}{ours[different[0]]}\n{words}")
+                    raise CheckFailed(f"{told}{ours[different[0]]}\n{words}")
             expect.equal(len(got), len(want), what="steps until everyone has ended")
 
     def why(self, ours, theirs, before, places):

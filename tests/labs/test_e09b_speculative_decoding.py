@@ -1194,15 +1194,6 @@ class TestMedusaLoss(Exercise):
 # ---- experiments
 
 
-def by(table, *columns):
-    return {tuple(row[column] for column in columns): row for row in table}
-
-
-def found(rows, *key):
-    expect.that(key in rows, f"there is no row of {', '.join(map(str, key))}")
-    return rows[key]
-
-
 WRONG = ("kept where p ≥ q", "replaced from p", "typical acceptance")
 BLIND = ("drafts behind a rejection", "bonus from q")
 
@@ -1215,24 +1206,24 @@ class TestExact(Experiment):
 
     @check(points=3, title="200,000 draws of your rule are the target's, one by one and in pairs")
     def test_yours(self, table):
-        rows = by(table, "rule", "test")
+        rows = expect.rows(table, "rule", "test")
         for test in ("one token", "pairs"):
-            chance = found(rows, "yours", test)["chance"]
+            chance = rows["yours", test]["chance"]
             expect.that(chance > 1e-5, f"yours, {test}: a chance of {chance:.1e} that they are the target's")  # fmt: skip
 
     @check(points=3, title="wrong rules are found out, two of them by pairs alone")
     def test_wrong(self, table):
-        rows = by(table, "rule", "test")
+        rows = expect.rows(table, "rule", "test")
         for rule in WRONG:
-            chance = found(rows, rule, "one token")["chance"]
+            chance = rows[rule, "one token"]["chance"]
             expect.that(chance < 1e-6, f"'{rule}' passes the test of one token with {chance:.1e}")
         for rule in BLIND:
-            single, both = (found(rows, rule, test)["chance"] for test in ("one token", "pairs"))
+            single, both = (rows[rule, test]["chance"] for test in ("one token", "pairs"))
             expect.that(
                 single > 1e-5 and both < 1e-6,
                 f"'{rule}': one token {single:.1e}, pairs {both:.1e}; pairs alone must find it out",
             )
-        whole, less = found(rows, "yours", "pairs"), found(rows, "no bonus", "pairs")
+        whole, less = rows["yours", "pairs"], rows["no bonus", "pairs"]
         expect.that(
             less["chance"] > 1e-5 and less["tokens_a_pass"] < whole["tokens_a_pass"],
             f"no bonus: {less['tokens_a_pass']:.2f} tokens a pass with a chance of {less['chance']:.1e}; yours "
@@ -1281,18 +1272,18 @@ class TestPasses(Experiment):
         title="a pass over more tokens, and a larger batch, costs more; a lone one little more",
     )
     def test_costs(self, table):
-        rows = by(table, "batch", "tokens")
+        rows = expect.rows(table, "batch", "tokens")
         sizes = sorted({batch for batch, _ in rows})
         expect.that(len(sizes) >= 3, f"batches {sizes}: at least 3")
         for batch in sizes:
-            expect.that(found(rows, batch, 1)["seconds"] > 0, f"batch {batch}: no seconds")
-        one, five = found(rows, sizes[0], 1), found(rows, sizes[0], 5)
+            expect.that(rows[batch, 1]["seconds"] > 0, f"batch {batch}: no seconds")
+        one, five = rows[sizes[0], 1], rows[sizes[0], 5]
         expect.that(
             five["seconds"] < 5 * one["seconds"],
             f"batch {sizes[0]}: {five['seconds']:.2e} s for 5 tokens, {one['seconds']:.2e} for one: measure again",
         )
         expect.that(
-            found(rows, sizes[-1], 5)["seconds"] > five["seconds"],
+            rows[sizes[-1], 5]["seconds"] > five["seconds"],
             f"5 tokens of {sizes[-1]} requests took no longer than of {sizes[0]}: measure again",
         )
 
@@ -1321,8 +1312,8 @@ class TestMedusa(Experiment):
 
     @check(points=3, title="a tree keeps more than a chain; training has taught the heads")
     def test_trees(self, table):
-        rows = by(table, "way")
-        chain, tree, raw = (found(rows, way) for way in ("chain", "tree", "tree, untrained"))
+        rows = expect.rows(table, "way")
+        chain, tree, raw = (rows[way] for way in ("chain", "tree", "tree, untrained"))
         expect.that(
             tree["tokens_a_pass"] > chain["tokens_a_pass"] - 0.1,
             f"chain {chain['tokens_a_pass']:.2f} tokens a pass, tree {tree['tokens_a_pass']:.2f}",
@@ -1347,10 +1338,9 @@ class TestGreedy(Experiment):
         texts = {row["text"] for row in table}
         told = ", ".join(f"{row['draft']} {row['text']}" for row in table)
         expect.that(len(texts) == 1, f"not all texts are the same: {told}")
-        passes = {row["draft"]: row["passes"] for row in table}
-        alone = passes.get("none")
-        expect.that(alone is not None, "there is no row 'none': the target alone")
-        fewer = sum(count < alone for count in passes.values())
+        rows = expect.rows(table, "draft")
+        alone = rows["none"]["passes"]
+        fewer = sum(row["passes"] < alone for row in rows.values())
         expect.that(fewer >= 4, f"only {fewer} drafts needed fewer passes than {alone}")
 
 
@@ -1365,13 +1355,13 @@ class TestAdaptive(Experiment):
         title="the adapted length costs little more than the best fixed one, for every draft",
     )
     def test_adapted(self, table):
-        rows = by(table, "draft", "length")
+        rows = expect.rows(table, "draft", "length")
         names = sorted({draft for draft, _ in rows})
         expect.that(len(names) >= 3, f"drafts {names}: at least 3")
         for name in names:
             fixed = [row["cost"] for (draft, length), row in rows.items() if draft == name and length != "adaptive"]  # fmt: skip
             expect.that(len(fixed) >= 3, f"{name}: {len(fixed)} fixed lengths, at least 3")
-            adapted, best = found(rows, name, "adaptive")["cost"], min(fixed)
+            adapted, best = rows[name, "adaptive"]["cost"], min(fixed)
             expect.that(
                 adapted <= 1.35 * best,
                 f"{name}: {adapted:.2f} passes a token adapted, {best:.2f} with the best fixed length",
@@ -1414,8 +1404,8 @@ class TestBreakEven(Question):
         points=5, title="the acceptance from which four drafts of the small model pay, in percent"
     )
     def test_value(self, value, records):
-        rows = by(expect.recorded(records, "drafts"), "draft", "length")
-        row = found(rows, "small model", 4)
+        rows = expect.rows(expect.recorded(records, "drafts"), "draft", "length")
+        row = rows["small model", 4]
         want = least_acceptance(4 * row["draft_cost"] + row["pass_cost"], 4)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         expect.that(number, f"got {expect.show(value)}: a number, in percent")
@@ -1435,13 +1425,13 @@ class TestLosesAt(Question):
         points=5, title="the smallest batch at which four drafts of the small model no longer pay"
     )
     def test_value(self, value, records):
-        rows = by(expect.recorded(records, "passes"), "batch", "tokens")
-        drafts = by(expect.recorded(records, "drafts"), "draft", "length")
-        row = found(drafts, "small model", 4)
+        rows = expect.rows(expect.recorded(records, "passes"), "batch", "tokens")
+        drafts = expect.rows(expect.recorded(records, "drafts"), "draft", "length")
+        row = drafts["small model", 4]
         tokens = sum(row["acceptance"] ** i for i in range(5))
         losing = [0]
         for batch in sorted({batch for batch, _ in rows}, reverse=True):
-            one, five = found(rows, batch, 1), found(rows, batch, 5)
+            one, five = rows[batch, 1], rows[batch, 5]
             if tokens * one["seconds"] < 4 * one["draft_seconds"] + five["seconds"]:
                 losing.append(batch)
         want = losing[-1]

@@ -482,7 +482,6 @@ def cut(whole, ranks, rank):
 
 
 RESHARDED = [
-    (("torch.zeros(wanted, dtype=dtype)", "torch.zeros(wanted).to(dtype)"), "the part has the dtype that is given, `dtype`"),
     (("size, wanted = -(-elements // old)", "size, wanted = elements // old"), "⌈elements/old⌉ rounds up: -(-elements // old) elements are in each file"),
     (("-(-elements // new)", "elements // new"), "⌈elements/new⌉ rounds up: -(-elements // new)"),
 ]  # fmt: skip
@@ -532,7 +531,7 @@ class TestReshard(Exercise):
                 for kind in kinds
             ),
             (want.float(), "the part has the dtype that is given, `dtype`"),
-            *hints_of(self.reference, RESHARDED[1:], lambda wrong: probes.resharded(wrong, [call])[rank]["out"]),
+            *hints_of(self.reference, RESHARDED, lambda wrong: probes.resharded(wrong, [call])[rank]["out"]),
         ]  # fmt: skip
         words = "a NaN was copied, or what is behind the last element is no 0: that is padding, and may be anything"
         is_kind = isinstance(out, torch.Tensor) and out.shape == want.shape
@@ -1286,14 +1285,8 @@ class TestFourTimes(Question):
         points=4, title="by how much the interval shrinks from 16,384 chips to 65,536, same save"
     )
     def test_value(self, value, records):
-        rows = {
-            (r["chips"], r["save_seconds"]): r["interval"]
-            for r in expect.recorded(records, "goodput")
-        }
-        few, many = rows.get((16384, 15.0)), rows.get((65536, 15.0))
-        expect.that(
-            few and many, "your table needs rows for 16,384 and 65,536 chips with saves of 15 s"
-        )
+        rows = expect.rows(expect.recorded(records, "goodput"), "chips", "save_seconds")
+        few, many = (rows[chips, 15.0]["interval"] for chips in (16384, 65536))
         expect.close(
             value,
             few / many,

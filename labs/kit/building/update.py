@@ -51,24 +51,24 @@ def update(root: Path) -> Update:
     """Brings the checkout at `root` to its upstream's newest commit.
 
     InputError where git refuses (no upstream, no network, local changes outside the notebooks that
-    would be overwritten); every file is then unchanged.
+    would be overwritten), or a notebook cannot be read; every file is then unchanged.
     """
     before = _git(root, "rev-parse", "--short", "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "HEAD", "--", "labs/*.ipynb").splitlines()
     there = [name for name in changed if (root / name).is_file()]
-    base = {root / name: _git(root, "show", f"HEAD:{name}") for name in there}
+    texts = {root / name: _git(root, "show", f"HEAD:{name}") for name in there}
+    base = {path: nbformat.reads(text, as_version=4) for path, text in texts.items()}
+    mine = {path: _read(path) for path in base}
     with _kept_aside(root, list(base)) as copies:
         if base:
             _git(root, "checkout", "HEAD", "--", *map(str, base))
         _git(root, "pull", "--ff-only", "--quiet")
         merged = {}
-        for path, text in base.items():
-            mine = nbformat.read(copies / path.name, as_version=4)
+        for path in base:
             if not path.is_file():  # removed from the new course: the learner's stays
                 shutil.copy2(copies / path.name, path)
                 continue
-            theirs = nbformat.read(path, as_version=4)
-            merged[path] = merge(nbformat.reads(text, as_version=4), theirs, mine)
+            merged[path] = merge(base[path], _read(path), mine[path])
             nbformat.write(merged[path].notebook, path)
     after = _git(root, "rev-parse", "--short", "HEAD").strip()
     return Update(before, after, merged, copies if base else None)
@@ -93,7 +93,7 @@ def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merge
             continue
         if is_same:
             if cells[place].source == cell.source:
-                cells[place] = deepcopy(cell)
+                cells[place] = _instead(cells[place], cell)
         elif not cell.source.strip() and old is None:  # an empty cell at the end
             continue
         elif place is None:
@@ -102,7 +102,7 @@ def merge(base: NotebookNode, theirs: NotebookNode, mine: NotebookNode) -> Merge
             kept += 1
         else:
             new, kept = cells[place], kept + 1
-            cells[place] = NotebookNode({**deepcopy(cell), "id": new.id, "metadata": new.metadata})
+            cells[place] = _instead(new, cell)
             if new.source not in (old.source if old else "", cell.source):
                 both.append(cell.source.strip().partition("\n")[0])
                 cells.insert(place, _shown(new))
@@ -118,6 +118,11 @@ def _place(cells: list[NotebookNode], cell: NotebookNode, old: NotebookNode | No
     by_id = (i for i, other in enumerate(cells) if other.id == cell.id)
     by_name = (i for i, other in enumerate(cells) if names & set(DEFINES.findall(other.source)))
     return next(by_id, next(by_name, None))
+
+
+def _instead(new: NotebookNode, cell: NotebookNode) -> NotebookNode:
+    """The learner's cell, marked as the new course marks this one."""
+    return NotebookNode({**deepcopy(cell), "id": new.id, "metadata": new.metadata})
 
 
 def _shown(new: NotebookNode) -> NotebookNode:
@@ -141,6 +146,14 @@ def _kept_aside(root: Path, paths: list[Path]) -> Iterator[Path]:
         for path in paths:
             shutil.copy2(copies / path.name, path)
         raise
+
+
+def _read(path: Path) -> NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as error:  # nbformat may raise anything on a damaged file
+        words = f"{path} is not a notebook ({type(error).__name__}): save it again in JupyterLab"
+        raise InputError(f"{words}; nothing was changed") from error
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -49,7 +49,9 @@ def test_new_cells_come_and_the_learners_stay():
         ring=STUB,
         grade="ring = lab.grade(ring)",
     )
+    theirs.cells[2].metadata.tags = ["folded"]
     merged = merge(BASE, theirs, mine)
+    assert merged.notebook.cells[2].metadata == {"tags": ["folded"]}
     assert sources(merged.notebook) == [
         "# Rings",
         "# A word more",
@@ -126,3 +128,16 @@ def test_where_git_says_no_every_file_is_as_it_was(clone):
     with pytest.raises(InputError, match="git pull failed"):
         update(clone)
     assert lab.read_text() == written
+
+
+def test_a_notebook_that_the_course_dropped_stays_and_a_damaged_one_stops_the_update(clone):
+    lab, upstream = clone / "labs" / "e90.ipynb", clone.parent / "course"
+    for command in (["mv", "labs/e90.ipynb", "labs/e91.ipynb"], *committed("second")):
+        git(upstream, *command)
+    lab.write_text("<<<<<<< HEAD")
+    with pytest.raises(InputError, match="is not a notebook"):
+        update(clone)
+    assert lab.read_text() == "<<<<<<< HEAD" and not (clone / "labs" / "e91.ipynb").exists()
+    nbformat.write(notebook(ring=MINE), lab)
+    assert update(clone).merged == {}
+    assert sources(nbformat.read(lab, 4)) == [MINE] and (clone / "labs" / "e91.ipynb").exists()
