@@ -263,7 +263,7 @@ class PagePool:
         self.ranks([name])
         if name in self.table:
             self._leave(name)
-        del self.known[name]
+        del self.known[name], self.numbers[name]
 
     def ranks(self, names: Collection[str]) -> int:
         """The sum of these adapters' ranks; InputError for an unknown name."""

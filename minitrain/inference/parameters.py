@@ -87,9 +87,10 @@ class SamplingParameters:
             raise InputError(f"ignore_end is {self.ignore_end!r:.40}; it must be True or False")
 
     def _set(self, name: str, kind: Kind, lowest: float, highest: float, allowed: str) -> None:
-        """Stores a value as a plain Python number, whatever its numeric type."""
+        """Stores a value as a plain Python number, whatever its numeric type; None is allowed where
+        it is the default."""
         given = getattr(self, name)
-        if given is None and allowed.endswith("None"):
+        if given is None and getattr(SamplingParameters, name) is None:
             return
         value = kind(given)
         if value is None or not lowest <= value <= highest:

@@ -40,10 +40,7 @@ SAVED = (nn.Linear, QuantLinear, Int8Linear)
 
 
 def save_quantized(
-    model: Transformer,
-    folder: str | os.PathLike,
-    text: TextFiles | None = None,
-    family: str | None = None,
+    model: Transformer, folder: str | os.PathLike, text: TextFiles | None = None
 ) -> None:
     """Writes a model that `quantize_model` made, with the tokenizer's files.
 
@@ -62,7 +59,7 @@ def save_quantized(
             "is saved with save_pretrained"
         )
     dtype = next(model.parameters()).dtype
-    files = describe(model.config, text or TextFiles(), dtype, family)
+    files = describe(model.config, text or TextFiles(), dtype)
     config = json.loads(files["config.json"])
     config["quantization_config"] = {
         "model_type": config["model_type"],

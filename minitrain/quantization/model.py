@@ -192,5 +192,4 @@ def formats_by_layer(
 
 def held_bytes(model: nn.Module) -> int:
     """Bytes of all parameters and buffers, a tied matrix once."""
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))

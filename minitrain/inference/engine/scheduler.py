@@ -62,11 +62,10 @@ class Plan:
     work: list[Work] = field(default_factory=list)
     copies: Copies = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
-    num_tokens: int = 0
 
-    def add(self, work: Work) -> None:
-        self.work.append(work)
-        self.num_tokens += work.count
+    @property
+    def num_tokens(self) -> int:
+        return sum(work.count for work in self.work)
 
 
 class Scheduler:
@@ -105,16 +104,17 @@ class Scheduler:
 
     def _go_on(self, plan: Plan) -> None:
         """Schedules running requests, oldest first."""
-        index = 0
+        index, left = 0, self.budget
         while index < len(self.running):
-            request, left = self.running[index], self.budget - plan.num_tokens
+            request = self.running[index]
             work, copies = self._next(request, left, len(self.running) - index - 1)
             if copies is None:
                 plan.preempted.append(self._preempt())
                 continue  # retries, unless it was this one
             if work.count:
-                plan.add(work)
+                plan.work.append(work)
                 plan.copies += copies
+                left -= work.count
             index += 1
 
     def _next(self, request: Request, left: int, behind: int) -> tuple[Work, Copies | None]:
@@ -142,9 +142,10 @@ class Scheduler:
     def _admit(self, plan: Plan) -> None:
         """Admits waiting requests in order, while there is budget, room in the batch,
         and blocks."""
+        left = self.budget - plan.num_tokens
         aside = 0  # those that wait for another's prompt do not block the next ones
         while aside < len(self.waiting) and len(self.running) < self.max_running:
-            request, left = self.waiting[aside], self.budget - plan.num_tokens
+            request = self.waiting[aside]
             if left == 0 or not self._fits(request):
                 return
             if request.waits_for_first:
@@ -156,7 +157,8 @@ class Scheduler:
                 return
             del self.waiting[aside]
             self.start(request, *admitted)
-            plan.add(Work.of(request, request.num_computed_tokens, left))
+            plan.work.append(Work.of(request, request.num_computed_tokens, left))
+            left -= plan.work[-1].count
 
     def start(self, request: Request, table: Table, computed: int) -> None:
         """Starts a request whose first `computed` tokens are in the table's blocks."""

@@ -161,16 +161,16 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     return min(len(one), len(other))
 
 
-def quantized_draft(target: Transformer, form: str = "int8", fast: bool = True) -> Transformer:
+def quantized_draft(target: Transformer, form: str = "int8") -> Transformer:
     """A copy of the target with the blocks' matrices and the head in this format; embedding and
-    norms are shared. `fast`: through a packed kernel, if the format has one on this device."""
+    norms are shared. On a CPU through a packed kernel, if the format has one."""
     draft = first_layers(target, target.config.layers)
     draft.blocks = copy.deepcopy(target.blocks)
     quantize_model(draft, named(form))
     draft.head = QuantLinear(named(form).quantize(target.head.weight))
-    if fast and any(
-        type(layer) is QuantLinear and kernel_for(layer.weight) for layer in draft.modules()
-    ):
+    layers = (layer for layer in draft.modules() if isinstance(layer, QuantLinear))
+    on_cpu = target.head.weight.device.type == "cpu"
+    if on_cpu and any(kernel_for(layer.weight) for layer in layers):
         accelerate(draft)
     return draft
 

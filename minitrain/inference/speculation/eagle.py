@@ -58,7 +58,8 @@ class EagleLayer(nn.Module):
         """tokens (B, T), each drawn from the hidden (B, T, D) beside it -> ĥ (B, T, D)."""
         x = self.join(torch.cat((self.embedding[0](tokens), hidden), dim=-1))
         if reader is None:  # whole texts, in training
-            return self.block(x, rotation(self.config, torch.arange(x.shape[1]), x.dtype))
+            positions = torch.arange(x.shape[1], device=x.device)
+            return self.block(x, rotation(self.config, positions, x.dtype))
         turns = rotation(self.config, reader.positions, x.dtype)
         attention, attend = self.block.attention, partial(reader.attend, 0)
         x = x + through(attention, self.block.attention_norm(x), turns, attend)
@@ -68,10 +69,12 @@ class EagleLayer(nn.Module):
         """(..., D) -> (..., V')"""
         return hidden @ self.outer.T
 
-    def loss(self, lessons: Lessons) -> Tensor:
-        """Cross-entropy with the target's distribution, plus the distance of ĥ from h."""
+    def loss(self, lessons: Lessons, generator: torch.Generator | None = None) -> Tensor:
+        """Cross-entropy with the target's distribution, plus the distance of ĥ from h; `generator`
+        draws the noise."""
         hidden, spread = lessons.hidden, lessons.hidden.std()
-        noisy = hidden + NOISE * spread * torch.randn_like(hidden)
+        noise = torch.randn(hidden.shape, generator=generator).to(hidden)
+        noisy = hidden + NOISE * spread * noise
         guess = self(lessons.tokens[:, 1:], noisy[:, :-1])  # of hidden[:, 1:]
         said = (hidden[:, 1:] @ self.own.T).softmax(dim=-1)  # (B, T - 1, V')
         right = F.cross_entropy(self.logits(guess).flatten(0, 1), said.flatten(0, 1))

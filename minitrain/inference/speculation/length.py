@@ -129,10 +129,11 @@ def measure_costs(
 ) -> Costs:
     """At batch 1, while generating `text`: the time of a drafted token, and of passes over 1 to
     `most` + 1 tokens, relative to a one-token pass."""
-    if len(text) < repeats + 3:
+    needed = max(repeats + 3, most + 1)
+    if len(text) < needed:
         raise InputError(
-            f"a text of {len(text)} tokens is over before {repeats} repeats are: give "
-            f"{repeats + 3} tokens or more"
+            f"a text of {len(text)} tokens is over before {repeats} repeats, or a pass over "
+            f"{most + 1}, are: give {needed} tokens or more"
         )
     tokens = torch.tensor([list(text)], device=target.embed.weight.device)
     cache = DenseCache.of(target, 1, room=len(text) + most + 1)

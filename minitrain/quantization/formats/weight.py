@@ -84,16 +84,15 @@ class GridFormat:
 
     def hold(self, codes: Tensor, params: Params) -> QuantizedWeight:
         """Codes (F, D) uint8, however they were chosen, and each tile's parameters."""
-        shape, bits = tuple(codes.shape), self.grid.bits
-        tensors = {"codes": pack(codes, bits)}
-        for name, value in params.items():
-            if name == "scale":
-                scale = value.flatten()
-                wide = {"scale": scale}
-                tensors |= compress(scale, dynamic_map(True), BLOCK) if self.double else wide
-            else:
-                tensors[name] = pack(value, bits)
-        return QuantizedWeight(self, shape, tensors)
+        tensors = {"codes": pack(codes, self.grid.bits)}
+        scale = params["scale"].flatten()
+        if self.double:
+            tensors |= compress(scale, dynamic_map(signed=True), BLOCK)
+        else:
+            tensors["scale"] = scale
+        if "zero" in params:
+            tensors["zero"] = pack(params["zero"], self.grid.bits)
+        return QuantizedWeight(self, tuple(codes.shape), tensors)
 
     def decode(self, tensors: Mapping[str, Tensor], shape: Shape) -> Tensor:
         count = shape[0] * shape[1]

@@ -27,6 +27,8 @@ h half a tile's rows.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from einops import rearrange
 from torch import Tensor, nn
@@ -45,7 +47,7 @@ BLOCK = 512  # rows: half takes as long, all of W at once over three times as lo
 TILES = (32, 16)  # h: torch's layout has tiles of 64 rows with AVX-512, of 32 without
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(nn.Module, ABC):
     """y = x Ŵ^T + bias, by a kernel's own layout of Ŵ; the result has x's dtype.
 
     `few`: the most tokens for which the kernel is faster, a round number near the break-even point
@@ -59,13 +61,13 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
 
+    @abstractmethod
     def multiply(self, x: Tensor) -> Tensor:
         """x (T, D) bfloat16 -> (T, F)"""
-        raise AssertionError(f"{type(self).__name__} must say which kernel multiplies")
 
+    @abstractmethod
     def multiply_many(self, x: Tensor) -> Tensor:
         """The same by the path for more than `few` tokens."""
-        raise AssertionError(f"{type(self).__name__} must say how it unpacks its weight")
 
     @property
     def unpacks(self) -> bool:

@@ -31,10 +31,11 @@ WRITERS = ("attention.o", "mlp.down")
 def rotate(model: Transformer, seed: int = 0) -> Transformer:
     """In place; logits are unchanged up to rounding. A tied head becomes its own matrix."""
     check_float(model)
-    config = model.config
+    config, device = model.config, model.embed.weight.device
     generator = torch.Generator().manual_seed(seed)
-    q = random_rotation(config.hidden_size, generator)
-    r = torch.block_diag(*[random_rotation(config.head_size, generator)] * config.heads)
+    q = random_rotation(config.hidden_size, generator).to(device)
+    r = random_rotation(config.head_size, generator).to(device)
+    r = torch.block_diag(*[r] * config.heads)
     untie(model)
     absorb_norms(model)
     _set(model.embed, model.embed.weight.double() @ q)

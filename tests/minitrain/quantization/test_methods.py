@@ -71,6 +71,7 @@ def test_rotation_leaves_the_function(changes):
     assert all((norm.weight == 1).all() for norm in (model.norm, model.blocks[1].mlp_norm))
     assert not model.config.tied and model.head.weight is not model.embed.weight
     assert model.head.weight.shape == (64, width)
+    assert rotate(fresh(**changes).to("meta")).head.weight.is_meta, "the model stays on its device"
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 48, 64, 96, 100])

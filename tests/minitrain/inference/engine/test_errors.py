@@ -130,6 +130,7 @@ def test_who_makes_a_pass_fail_ends_alone(monkeypatch):
     good = {engine.add(PROMPT[:n], SamplingParameters(6)): n for n in LENGTHS}
     found = served(engine)
     assert [found[id][-1].finish_reason for id in bad] == ["error", "error"]
+    assert engine.steps[0].tokens == sum(LENGTHS), "what failed is not counted"
     assert "its forward pass failed (RuntimeError: no room" in found[bad[0]][-1].error
     for id, length in good.items():
         assert tokens(found[id]) == wanted(length)

@@ -22,6 +22,8 @@ from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Asked
 from minitrain.inference.speculation.serving import speculate
 from minitrain.model.transformer import build
+from minitrain.quantization.layers.linear import QuantLinear
+from minitrain.quantization.layers.packed_kernels import Int8PackedLinear
 
 from ...model.peers import SMALL
 from ...quantization import toys
@@ -78,6 +80,12 @@ def test_more_bits_are_accepted_more_often():
     assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
     greedy = measure_acceptance(target, drafts[0], texts, GREEDY)
     assert set(greedy.unique().tolist()) <= {0.0, 1.0} and greedy.mean() > 0.9
+
+
+def test_packed_kernels_are_left_out_where_they_do_not_run(monkeypatch):
+    assert isinstance(quantized_draft(build(SMALL)).head, Int8PackedLinear)
+    monkeypatch.setattr("minitrain.quantization.formats.weight.checked", torch.Tensor.float)
+    assert type(quantized_draft(build(SMALL, device="meta")).head) is QuantLinear
 
 
 def test_a_text_that_is_too_long_for_the_draft_gets_none():

@@ -108,8 +108,9 @@ def test_costs_are_over_those_of_a_pass():
     assert len(costs.passes) == 4 and costs.passes[0] == 1
     free = measure_costs(target, NGram(), list(range(20)), most=3, repeats=5)
     assert 0 < free.draft < costs.draft, "a search in the text, and a pass of the target"
-    with pytest.raises(InputError, match="8 tokens or more"):
-        measure_costs(target, NGram(), [1, 2, 3], repeats=5)
+    for length, most, needed in ((3, 6, 8), (9, 12, 13)):
+        with pytest.raises(InputError, match=f"{needed} tokens or more"):
+            measure_costs(target, NGram(), list(range(length)), most, repeats=5)
     with pytest.raises(InputError, match="above 0"):
         Costs(0.1, ())
 
@@ -120,6 +121,7 @@ def test_costs_are_over_those_of_a_pass():
         (lambda: expected_tokens(1.1, 2), "no probability"),
         (lambda: expected_tokens(0.5, -1), "draft of -1"),
         (lambda: speed_up(0.5, 2, -1), "draft cost of -1"),
+        (lambda: NGram(longest=0), "match nothing"),
     ],
 )
 def test_impossible_numbers_are_refused(call, message):

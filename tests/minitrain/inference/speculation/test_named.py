@@ -85,17 +85,23 @@ def test_rows_are_those_of_a_batch(target):
 
 @pytest.mark.parametrize("name", ["medusa", "eagle"])
 def test_a_head_is_taught_once_for_a_target(name, target, tmp_path, monkeypatch):
-    """What is found is what was taught; another target, or a file cut short, is taught anew."""
+    """What is found is what was taught; another target, or a file cut short, is taught anew, and by
+    the same seeds."""
     taughts = []
     train = named.train
     monkeypatch.setattr(named, "train", lambda *a: taughts.append(name) or train(*a))
-    heads = [open_drafts(name, target, (1,), 2, length=2).proposer for _ in range(2)]
-    first, second = (vars(one).get("heads", vars(one).get("layer")).state_dict() for one in heads)
+
+    def opened():
+        proposer = open_drafts(name, target, (1,), 2, length=2).proposer
+        return proposer, vars(proposer).get("heads", vars(proposer).get("layer")).state_dict()
+
+    heads, (first, second) = zip(opened(), opened())
     assert all(torch.equal(first[key], second[key]) for key in first) and len(taughts) == 1
     assert getattr(heads[0], "branches", 0) == getattr(heads[1], "branches", 0)
     (file,) = (tmp_path / "drafts").iterdir()
     file.write_bytes(file.read_bytes()[:-9])
-    open_drafts(name, target, (1,), 2, length=2)
+    _, again = opened()
+    assert all(torch.equal(first[key], again[key]) for key in first)
     open_drafts(name, build(CONFIG, seed=3), (1,), 2, length=2)
     open_drafts(name, target, (2,), 2, length=2)
     assert len(taughts) == 4 and len([*file.parent.iterdir()]) == 3
