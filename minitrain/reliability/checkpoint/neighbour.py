@@ -37,9 +37,11 @@ from minitrain.reliability.checkpoint.folder import (
     NEWEST_TWO,
     Keep,
     begin,
+    checkpoints,
     commit,
     final_folder,
     saving_folder,
+    step_of,
     turn,
     vote,
 )
@@ -110,17 +112,17 @@ class NeighbourMemory:
 
     def recover(self, run: Path, keep: Keep = NEWEST_TWO) -> Path | None:
         """The newest step with every part still available, as a checkpoint in the run's folder,
-        which all ranks see; None if there is none. Collective; the number of ranks may differ from
-        that of the save."""
+        which all ranks see; None if there is none, or if that folder has a newer step, which would
+        be removed. Collective; the number of ranks may differ from that of the save."""
         everyone = gather_objects(self.group, self._parts())
         parts = {part for node in everyone for part in node}
         whole = [p for p in parts if all(p._replace(rank=r) in parts for r in range(p.ranks))]
         if not whole:
             return None
         newest = max(whole, key=lambda part: part.step)
-        final = final_folder(run, newest.step)
-        if final.is_dir():
-            return final
+        final, on_disk = final_folder(run, newest.step), checkpoints(run)
+        if on_disk and step_of(on_disk[-1]) >= newest.step:
+            return final if final in on_disk else None
         stack = ExitStack()
         if self.group.rank == 0:
             stack.enter_context(turn(run))
@@ -154,10 +156,10 @@ class NeighbourMemory:
 
     def _pass_on(self, own: Path, held: Path) -> None:
         """Sends this rank's files to the next one, and receives those of the one before."""
-        files = pickle.dumps({path.name: path.read_bytes() for path in own.iterdir()})
+        files = {path.name: path.read_bytes() for path in own.iterdir()}
+        leaving = torch.frombuffer(bytearray(pickle.dumps(files)), dtype=torch.uint8)
         size = torch.empty(1, dtype=torch.int64)
-        self.group.exchange(torch.tensor([len(files)]), self.next, size, self.before)
-        leaving = torch.frombuffer(bytearray(files), dtype=torch.uint8)
+        self.group.exchange(torch.tensor([len(leaving)]), self.next, size, self.before)
         came = torch.empty(int(size), dtype=torch.uint8)
         self.group.exchange(leaving, self.next, came, self.before)
         for name, content in pickle.loads(came.numpy()).items():
