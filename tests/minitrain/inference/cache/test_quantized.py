@@ -35,6 +35,11 @@ def test_what_is_within_the_residual_is_exact(chunks):
     torch.testing.assert_close(logits(QuantizedCache.of(MODEL, 2, residual=24), chunks), dense)
 
 
+def test_positions_are_on_the_models_device():
+    model, tokens = build(SMALL, device="meta"), TOKENS.to("meta")
+    assert read_on(model, tokens, QuantizedCache.of(model, 2, residual=160)).is_meta
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     chunks=st.lists(st.integers(1, 20), min_size=1, max_size=8),
