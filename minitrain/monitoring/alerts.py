@@ -1,4 +1,5 @@
-"""Alert rules: each a plain function of a run's samples, beside the same condition in PromQL.
+"""Alert rules: each a plain function of a run's samples, beside the same condition in PromQL, and
+each of their numbers once.
 
     condition   ...TTTTTTTTTT..      of one rule on one rank
     alert       ...ppppFFFFFF..      pending for `lasts` seconds, then firing while it holds
@@ -16,6 +17,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,41 +78,72 @@ class Scrapes:
 
 @dataclass(frozen=True)
 class Rule:
-    """`holds(scrapes)` returns (N,) booleans, whether the condition is true on each rank; `promql`
-    is the same condition for Prometheus. It fires once it has held for `lasts` seconds."""
+    """A condition in Python and in PromQL; it fires once it has held for `lasts` seconds.
+
+    `condition(scrapes, rule)`, `query` (PromQL) and `message` share one `limit` and one `window`,
+    in seconds: the first reads them off the rule, the others have them in braces.
+    """
 
     name: str
-    holds: Callable[[Scrapes], np.ndarray]
-    promql: str
+    condition: Callable[[Scrapes, Rule], np.ndarray]
+    query: str
     lasts: float
     severity: str
-    says: str
+    message: str
     source: str
+    limit: Any = None  # a number, or the values that are refused
+    window: float = MINUTE
+
+    def holds(self, run: Scrapes) -> np.ndarray:
+        """(N,) booleans: whether the condition is true on each rank."""
+        return self.condition(run, self)
+
+    @property
+    def promql(self) -> str:
+        return self._numbered(self.query)
+
+    @property
+    def says(self) -> str:
+        return self._numbered(self.message)
+
+    def _numbered(self, text: str) -> str:
+        minutes = {"minutes": self.window / MINUTE, "pending": self.lasts / MINUTE}
+        return text.format(
+            limit=self.limit, window=self.window, minute=MINUTE, hour=HOUR, **minutes
+        )
 
 
-def stalled(run: Scrapes) -> np.ndarray:
-    limit = np.maximum(5 * run.over(10 * MINUTE, "step_seconds"), 60)
-    return run.now - run.latest("time") > limit
+def stalled(run: Scrapes, rule: Rule) -> np.ndarray:
+    longest = np.maximum(rule.limit * run.over(rule.window, "step_seconds"), MINUTE)
+    return run.now - run.latest("time") > longest
 
 
-def not_finite(run: Scrapes) -> np.ndarray:
+def not_finite(run: Scrapes, rule: Rule) -> np.ndarray:
     return np.array([not math.isfinite(run.newest[rank].get("loss", 0.0)) for rank in run.ranks])
 
 
-def straggler(run: Scrapes) -> np.ndarray:
-    compute = run.over(MINUTE, "compute_seconds", np.mean)
+def straggler(run: Scrapes, rule: Rule) -> np.ndarray:
+    compute = run.over(rule.window, "compute_seconds", np.mean)
     measured = compute[~np.isnan(compute)]
-    return compute > 1.1 * (np.median(measured) if len(measured) else math.nan)
+    return compute > rule.limit * (np.median(measured) if len(measured) else math.nan)
 
 
-def loader_wait(run: Scrapes) -> np.ndarray:
-    waited = run.over(5 * MINUTE, "data_seconds", np.mean)
-    return waited > 0.02 * run.over(5 * MINUTE, "step_seconds", np.mean)
+def gradient_spike(run: Scrapes, rule: Rule) -> np.ndarray:
+    return run.over(rule.window, "grad_norm") > rule.limit * run.over(HOUR, "grad_norm")
 
 
-def checkpoint_old(run: Scrapes) -> np.ndarray:
+def mfu_dropped(run: Scrapes, rule: Rule) -> np.ndarray:
+    return run.over(rule.window, "mfu") < rule.limit * run.over(HOUR, "mfu")
+
+
+def loader_wait(run: Scrapes, rule: Rule) -> np.ndarray:
+    waited = run.over(rule.window, "data_seconds", np.mean)
+    return waited > rule.limit * run.over(rule.window, "step_seconds", np.mean)
+
+
+def checkpoint_old(run: Scrapes, rule: Rule) -> np.ndarray:
     age = run.now - run.latest("last_checkpoint_time")
-    return age > 2 * run.latest("checkpoint_interval_seconds")
+    return age > rule.limit * run.latest("checkpoint_interval_seconds")
 
 
 RULES = (
@@ -118,12 +151,15 @@ RULES = (
         "RunStalled",
         stalled,
         "time() - minitrain_time > "
-        "clamp_min(5 * quantile_over_time(0.5, minitrain_step_seconds[10m]), 60)",
+        "clamp_min({limit} * quantile_over_time(0.5, minitrain_step_seconds[{window:g}s]), "
+        "{minute:g})",
         0,
         PAGE,
-        "no step for 5 median steps, and for a minute",
+        "no step for {limit} median steps, and for {minute:g} s",
         "our own, and slow beside a trace of the collectives, which finds 90% within 15 s "
         "(Mycroft, arXiv 2509.03018); a minute, so that an evaluation or a save is no alarm",
+        limit=5,
+        window=10 * MINUTE,
     ),
     Rule(
         "LossNotFinite",
@@ -137,96 +173,110 @@ RULES = (
     ),
     Rule(
         "LossSpike",
-        lambda run: run.latest("loss_z") > 6,
-        "minitrain_loss_z > 6",
+        lambda run, rule: run.latest("loss_z") > rule.limit,
+        "minitrain_loss_z > {limit}",
         0,
         PAGE,
-        "the loss is 6 deviations over its running mean: look at the batch, or go back",
+        "the loss is {limit} deviations over its running mean: look at the batch, or go back",
         "mean and deviation as ZClip's (arXiv 2504.02507: EMA of 0.97), which clips from 2.5 on; "
         "a healthy run here was there in 1 step of 200, and never over 3, so an alert takes 6. "
         "What to do: PaLM, arXiv 2204.02311, section 5.1",
+        limit=6,
     ),
     Rule(
         "GradientSpike",
-        lambda run: run.over(MINUTE, "grad_norm") > 3 * run.over(HOUR, "grad_norm"),
-        "quantile_over_time(0.5, minitrain_grad_norm[1m]) > "
-        "3 * quantile_over_time(0.5, minitrain_grad_norm[1h])",
+        gradient_spike,
+        "quantile_over_time(0.5, minitrain_grad_norm[{window:g}s]) > "
+        "{limit} * quantile_over_time(0.5, minitrain_grad_norm[{hour:g}s])",
         0,
         TICKET,
-        "the median gradient norm of a minute is three times that of the hour",
+        "the median gradient norm of {window:g} s is over {limit} times that of the hour",
         "our own; of single steps clipping takes care: one of 1,335 of a healthy run here had a "
         "norm 31 deviations over the running mean",
+        limit=3,
     ),
     Rule(
         "StepsSkipped",
-        lambda run: run.over(10 * MINUTE, "skipped", np.ptp) > 10,
-        "max_over_time(minitrain_skipped_total[10m]) - min_over_time(minitrain_skipped_total[10m])"
-        " > 10",
+        lambda run, rule: run.over(rule.window, "skipped", np.ptp) > rule.limit,
+        "max_over_time(minitrain_skipped_total[{window:g}s]) - "
+        "min_over_time(minitrain_skipped_total[{window:g}s]) > {limit}",
         0,
         TICKET,
-        "more than 10 steps were skipped in 10 minutes: overflow, or refused as spikes",
+        "more than {limit} steps were skipped in {minutes:g} minutes: "
+        "overflow, or refused as spikes",
         "a loss scale that is right skips one step in 2,000 (Micikevicius et al., "
         "arXiv 1710.03740; GradScaler's growth interval)",
+        limit=10,
+        window=10 * MINUTE,
     ),
     Rule(
         "Straggler",
         straggler,
-        "avg_over_time(minitrain_compute_seconds[1m]) > on (run) group_left () "
-        "1.1 * quantile by (run) (0.5, avg_over_time(minitrain_compute_seconds[1m]))",
+        "avg_over_time(minitrain_compute_seconds[{window:g}s]) > on (run) group_left () "
+        "{limit} * quantile by (run) (0.5, avg_over_time(minitrain_compute_seconds[{window:g}s]))",
         2 * MINUTE,
         TICKET,
-        "a rank computes 10% longer than the median rank, and all wait for it",
+        "a rank computes over {limit} times as long as the median rank, and all wait for it",
         "compute before the collective, as in MegaScale (arXiv 2402.15627, section 6.3); what one "
         "costs: Lin et al., arXiv 2505.05713",
+        limit=1.1,
     ),
     Rule(
         "MfuDropped",
-        lambda run: run.over(5 * MINUTE, "mfu") < 0.95 * run.over(HOUR, "mfu"),
-        "quantile_over_time(0.5, minitrain_mfu[5m]) < "
-        "0.95 * quantile_over_time(0.5, minitrain_mfu[1h])",
+        mfu_dropped,
+        "quantile_over_time(0.5, minitrain_mfu[{window:g}s]) < "
+        "{limit} * quantile_over_time(0.5, minitrain_mfu[{hour:g}s])",
         5 * MINUTE,
         TICKET,
-        "the median MFU of 5 minutes is 5% under that of the hour",
+        "the median MFU of {minutes:g} minutes is under {limit:.0%} of that of the hour",
         "Llama 3 saw 1 to 2% by the time of the day, in the heat of noon (arXiv 2407.21783, "
         "section 3.3.4); MegaScale hunts for the rest (section 6.3)",
+        limit=0.95,
+        window=5 * MINUTE,
     ),
     Rule(
         "GpuHot",
-        lambda run: run.latest("gpu_temperature_celsius") > 85,
-        "minitrain_gpu_temperature_celsius > 85",
+        lambda run, rule: run.latest("gpu_temperature_celsius") > rule.limit,
+        "minitrain_gpu_temperature_celsius > {limit}",
         5 * MINUTE,
         TICKET,
-        "over 85 °C for 5 minutes: soon it throttles, and all ranks with it",
+        "over {limit} °C for {pending:g} minutes: soon it throttles, and all ranks with it",
         "a rented GPU of 88 °C ran at a quarter of its clock: matt.sh/cloud-gpu-thermal-throttling",
+        limit=85,
     ),
     Rule(
         "GpuXid",
-        lambda run: np.isin(run.latest("gpu_xid"), (48, 79)),
-        "minitrain_gpu_xid == 48 or minitrain_gpu_xid == 79",
+        lambda run, rule: np.isin(run.latest("gpu_xid"), rule.limit),
+        "minitrain_gpu_xid == {limit[0]} or minitrain_gpu_xid == {limit[1]}",
         0,
         PAGE,
-        "Xid 48 (double-bit memory error) or 79 (fallen off the bus): take the node out",
+        "Xid {limit[0]} (double-bit memory error) or {limit[1]} (fallen off the bus): "
+        "take the node out",
         "NVIDIA, Xid Errors; of Llama 3's 419 unexpected interruptions 148 were faulty GPUs, 72 "
         "their memory (arXiv 2407.21783, table 5)",
+        limit=(48, 79),
     ),
     Rule(
         "LoaderWait",
         loader_wait,
-        "avg_over_time(minitrain_data_seconds[5m]) > "
-        "0.02 * avg_over_time(minitrain_step_seconds[5m])",
+        "avg_over_time(minitrain_data_seconds[{window:g}s]) > "
+        "{limit} * avg_over_time(minitrain_step_seconds[{window:g}s])",
         5 * MINUTE,
         TICKET,
-        "more than 2% of the time goes to waiting for data",
+        "more than {limit:.0%} of the time goes to waiting for data",
         "our own: a loader that reads ahead waits for nothing (labs/e11)",
+        limit=0.02,
+        window=5 * MINUTE,
     ),
     Rule(
         "CheckpointOld",
         checkpoint_old,
-        "time() - minitrain_last_checkpoint_time > 2 * minitrain_checkpoint_interval_seconds",
+        "time() - minitrain_last_checkpoint_time > {limit} * minitrain_checkpoint_interval_seconds",
         MINUTE,
         PAGE,
-        "two intervals without a complete save: a kill would cost all steps since",
+        "{limit} intervals without a complete save: a kill would cost all steps since",
         "two intervals: one may be under way; how long one should be: Young 1974, Daly 2006",
+        limit=2,
     ),
 )
 

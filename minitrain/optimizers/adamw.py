@@ -9,6 +9,7 @@ Papers: Kingma & Ba 2015 (arXiv:1412.6980); Loshchilov & Hutter 2019 (arXiv:1711
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -27,7 +28,7 @@ OF_OTHER_RULES = ("amsgrad", "maximize", "dampening")  # refused if on
 CACHED = 2**16  # numbers per piece: with g, m, v and a temporary, 1.3 MB of float32
 
 
-class OneByOne(torch.optim.Optimizer):
+class OneByOne(torch.optim.Optimizer, ABC):
     """A rule applied to one parameter after another: `start` makes its state, `move` its step."""
 
     takes_complex = False
@@ -61,11 +62,13 @@ class OneByOne(torch.optim.Optimizer):
                 "or use torch.optim"
             )
 
+    @abstractmethod
     def start(self, weight: Tensor, group: dict) -> dict[str, Tensor]:
-        raise AssertionError(f"{type(self).__name__} must say what its state is at first")
+        """The state of a weight before its first step."""
 
+    @abstractmethod
     def move(self, weight: Tensor, grad: Tensor, group: dict, state: dict[str, Tensor]) -> None:
-        raise AssertionError(f"{type(self).__name__} must say how a weight moves")
+        """Updates the weight and its state in place."""
 
     @torch.no_grad()
     def step(self, closure=None) -> None:

@@ -285,9 +285,19 @@ def train(
         state.step += 1
         result.losses.append(made.loss)
         speeds.append(speed)
-        counts = (state.step, total, state.tokens, elapsed)
+        record = StepRecord(
+            step=state.step,
+            total_steps=total,
+            tokens=state.tokens,
+            seconds=elapsed,
+            loss=made.loss,
+            lr=lr,
+            grad_norm=made.grad_norm,
+            tokens_per_second=speed,
+            skipped=result.skipped,
+        )
         for callback in callbacks:
-            callback(StepRecord(*counts, made.loss, lr, made.grad_norm, speed, result.skipped))
+            callback(record)
     result.tokens_per_second = statistics.median(speeds) if speeds else 0.0
     return result
 

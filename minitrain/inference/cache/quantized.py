@@ -59,7 +59,13 @@ class QuantizedCache:
     newer tokens follow it."""
 
     def __init__(
-        self, config: ModelConfig, rows: int, bits: int = 4, group: int = 32, residual: int = 32
+        self,
+        config: ModelConfig,
+        rows: int,
+        bits: int = 4,
+        group: int = 32,
+        residual: int = 32,
+        device: torch.device | str = "cpu",
     ) -> None:
         if as_whole(bits) not in (8, 4):
             raise InputError(f"{bits} bits: keys and values are held in 8 or 4")
@@ -68,7 +74,7 @@ class QuantizedCache:
                 f"group {group}, residual {residual}: give whole numbers, 1 or more, and 0 or more"
             )
         self.bits, self.group, self.residual = bits, group, residual
-        self.window = config.window
+        self.window, self.device = config.window, device
         self.keys: list[list[Rounded]] = [[] for _ in range(config.layers)]
         self.values: list[list[Rounded]] = [[] for _ in range(config.layers)]
         self.new: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> (B, K, n, C) each
@@ -76,7 +82,8 @@ class QuantizedCache:
 
     @classmethod
     def of(cls, model: Transformer, rows: int, **options: int) -> QuantizedCache:
-        return cls(model.config, rows, **options)
+        """A cache on the model's device."""
+        return cls(model.config, rows, **options, device=model.embed.weight.device)
 
     @property
     def nbytes(self) -> int:
@@ -125,13 +132,13 @@ class QuantizedReader:
     def __init__(self, cache: QuantizedCache, new: int) -> None:
         self.cache = cache
         start = cache.lengths[0]
-        self.positions = torch.arange(start, start + new).expand(len(cache.lengths), -1)  # (B, T)
+        self.places = torch.arange(start, start + new, device=cache.device)  # (T,)
+        self.positions = self.places.expand(len(cache.lengths), -1)  # (B, T)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q (B, H, T, C), k and v (B, K, T, C) -> (B, H, T, C)."""
         keys, values = self.cache.append(layer, k, v)
-        places = self.positions[0].to(q.device)
-        distance = places[:, None] - torch.arange(keys.shape[2], device=q.device)  # (T, S)
+        distance = self.places[:, None] - torch.arange(keys.shape[2], device=q.device)  # (T, S)
         seen = near(distance, self.cache.window)
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen, enable_gqa=grouped)

@@ -19,9 +19,9 @@ its buffer free, once the receiver replies with something computed from it or la
     rank 0   F0 ─send→ F1 ─send→ ·wait· B0 …
     rank 1       └→ F0 (receive of F1's input posted) B0 ─send→ F1 …
 
-Papers: Huang et al. 2019
-(GPipe), Narayanan et al. 2019 (1F1B), 2021 (interleaved), Qi et al. 2024 (zero-bubble), DeepSeek-AI
-2024 (DualPipe). Lab: e02c_pipeline_parallel. p ranks, m microbatches; B batch  T tokens  D width.
+Papers: Huang et al. 2019 (GPipe), Narayanan et al. 2019 (1F1B), 2021 (interleaved), Qi et al. 2024
+(zero-bubble), DeepSeek-AI 2024 (DualPipe). Lab: e02c_pipeline_parallel.
+p ranks, m microbatches; B batch  T tokens  D width.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ wait for every message, and keep gathered tensors for backward. They communicate
     all_gather, reduce_scatter   split -> whole, part -> split        conjugates(gather, sum-slice)
     max                          the largest over the ranks, without a gradient
 
-Papers: Shoeybi et al., arXiv
-1909.08053; Korthikanti et al., 2205.05198 (sequence). Lab: e02b_tensor_parallel.
+Papers: Shoeybi et al., arXiv 1909.08053; Korthikanti et al., 2205.05198 (sequence).
+Lab: e02b_tensor_parallel.
 Shapes: B batch  T tokens  D width  F features  H heads  K key/value heads  C head size  N ranks.
 """
 

@@ -293,7 +293,7 @@ def _votes(saving: Path, ranks: int) -> Checksums:
     """Waits for every rank's vote; returns the files of all ranks."""
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = sorted(saving.glob(".vote-[0-9][0-9][0-9]"))
+        found = [path for path in saving.glob(".vote-*") if not path.suffix]  # nor .new, .failed
         if against := sorted(saving.glob(".vote-*.failed")):
             rank = int(against[0].stem.removeprefix(".vote-"))
             raise NotSaved(f"rank {rank} could not write its part")
@@ -301,7 +301,7 @@ def _votes(saving: Path, ranks: int) -> Checksums:
             votes = [json.loads(path.read_text()) for path in found]
             return {name: checksum for vote in votes for name, checksum in vote.items()}
         if time.monotonic() > until or not _is_running():
-            have = {int(path.name[-3:]) for path in found}
+            have = {int(path.name.removeprefix(".vote-")) for path in found}
             late = ", ".join(str(rank) for rank in range(ranks) if rank not in have)
             raise NotSaved(f"rank {late} has not written its part within {PATIENCE_SECONDS:g} s")
         time.sleep(LOOK_SECONDS)

@@ -62,6 +62,13 @@ def test_every_rule_has_its_incident_its_source_and_known_metrics():
     assert asked <= {exposed_name(name) for name in METRICS}
 
 
+def test_python_and_promql_take_their_numbers_from_the_rule():
+    for rule in RULES:
+        assert set(re.findall(r"[\d.]+", re.sub(r"{.*?}", "", rule.query))) <= {"0.5"}, rule.name
+        written = {n for n in rule.condition.__code__.co_consts if isinstance(n, (int, float))}
+        assert written <= {0.0} and not re.search("[{}]", rule.promql + rule.says), rule.name
+
+
 @pytest.mark.parametrize("name, kind", PLANTED.items())
 def test_a_rule_fires_on_its_incident_on_the_right_rank_and_not_before(name, kind):
     seed = seed_of(kind)

@@ -20,7 +20,7 @@ from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
 from minitrain.reliability.events import EventLog, last_words, silent_ranks
 from minitrain.reliability.notice import address_of, noticed_at, worth_saving
 from minitrain.reliability.spikes import OwnNorms, Running, SpikeGuard, norms_out_of_line
-from minitrain.reliability.stragglers import slow_ranks, slow_ranks_naive
+from minitrain.reliability.stragglers import slow_ranks
 
 from ..training.toys import random_batch, toy_state
 
@@ -155,7 +155,6 @@ def test_slow_by_compute_and_not_by_noise():
     assert slow_ranks([1.0, 1.0, 1.3, 1.01]) == [2]
     assert slow_ranks([1.0, 1.0, 1.05, 1.0]) == [], "under the factor"
     assert slow_ranks([1.0, 1.4, 0.7, 1.2, 0.9, 1.1]) == [], "within what ranks differ anyway"
-    assert slow_ranks_naive([3.0, 3.0, 3.0]) == []
 
 
 TENSORS = [torch.float32, torch.bfloat16, torch.int64, torch.uint8]

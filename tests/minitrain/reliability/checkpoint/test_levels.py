@@ -39,10 +39,17 @@ def save_in_memory(group, shelves):
     return zero_toys.train(group, zero, optimizer, 2, first=3)["weights"]
 
 
-def recover(group, shelves, run):
+def newest_found(group, shelves, run):
     memory = NeighbourMemory(group, node(shelves, group.rank))
-    ranks = CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
-    found = newest_of_levels(run, memory, ranks=ranks)
+    return newest_of_levels(run, memory, ranks=ranks_of(group))
+
+
+def ranks_of(group):
+    return CheckpointRanks(group.rank, group.size, group.barrier, may_change=True)
+
+
+def recover(group, shelves, run):
+    found, ranks = newest_found(group, shelves, run), ranks_of(group)
     if found is None:
         return None
     zero, optimizer = zero_toys.sharded(group, 3)
@@ -65,6 +72,14 @@ def test_a_lost_node_is_given_back_and_two_neighbours_are_not(tmp_path, lost, st
     for first, weights in found:
         assert first == step
         assert all(torch.equal(weights[name], want[name]) for name in want)
+
+
+def test_a_newer_step_on_disk_outlives_a_recovery_from_memory(tmp_path):
+    run = tmp_path / "run"
+    newest = save_checkpoint(run, trained(toy_state(), 4))  # memory has 2 and 3
+    launch(save_in_memory, tmp_path, ranks=2)
+    assert launch(newest_found, tmp_path, run, ranks=2) == [newest] * 2
+    assert checkpoints(run) == [newest]
 
 
 def test_a_part_that_is_damaged_is_taken_from_the_neighbour_and_fewer_ranks_go_on(tmp_path):

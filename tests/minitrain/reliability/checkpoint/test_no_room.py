@@ -143,3 +143,6 @@ def test_a_rank_that_never_votes_is_named(tmp_path, monkeypatch):
     with pytest.raises(NotSaved, match=r"rank 1, 2 has not written its part within 0\.05 s"):
         commit(tmp_path, 4, 3, NEWEST_TWO)
     assert not list(tmp_path.iterdir())
+    folder.begin(tmp_path, 5)
+    vote(tmp_path, 5, 1000, {})  # a number of four digits
+    assert commit(tmp_path, 5, 1, NEWEST_TWO).is_dir()
