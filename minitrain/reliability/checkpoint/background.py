@@ -33,7 +33,6 @@ from minitrain.reliability.checkpoint.contents import (
     CheckpointRanks,
     Contents,
     Layout,
-    contents,
     whole_layout,
 )
 from minitrain.reliability.checkpoint.folder import (
@@ -43,7 +42,7 @@ from minitrain.reliability.checkpoint.folder import (
     NotSaved,
     vote_against,
 )
-from minitrain.reliability.checkpoint.save import finish, prepare
+from minitrain.reliability.checkpoint.save import finish, gather, prepare
 from minitrain.training.state import TrainState
 
 
@@ -91,7 +90,7 @@ class BackgroundSaver:
         with self._stall(), ExitStack() as stack:
             self._join()
             error = prepare(self.run, state, self.ranks, stack)
-            what = contents(state, self.layout, self.ranks, files or {})
+            what = gather(self.run, state, self.layout, self.ranks, files)
             event = _record(what)
             what = self._with_copies(what, still=False)
             self._copied.clear()

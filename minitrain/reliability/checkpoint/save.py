@@ -33,6 +33,7 @@ from minitrain.reliability.checkpoint.folder import (
     checkpoints,
     commit,
     final_folder,
+    give_up,
     saving_folder,
     step_of,
     turn,
@@ -61,7 +62,7 @@ def save_checkpoint(
     run = Path(run)
     with ExitStack() as stack:
         error = prepare(run, state, ranks, stack)
-        what = contents(state, layout or whole_layout(), ranks, files or {})
+        what = gather(run, state, layout or whole_layout(), ranks, files)
         return finish(run, what, ranks, keep, error)
 
 
@@ -82,6 +83,24 @@ def prepare(
             error = failed
     ranks.barrier()
     return error
+
+
+def gather(
+    run: Path,
+    state: TrainState,
+    layout: Layout,
+    ranks: CheckpointRanks,
+    files: Mapping[str, bytes] | None,
+) -> Contents:
+    """This rank's `contents`; if they cannot be saved, no other rank waits for them."""
+    try:
+        return contents(state, layout, ranks, files or {})
+    except BaseException:
+        with suppress(OSError):
+            vote_against(run, state.step, ranks.rank)
+            if ranks.rank == 0:  # which alone ends a step
+                give_up(run, state.step)
+        raise
 
 
 def finish(

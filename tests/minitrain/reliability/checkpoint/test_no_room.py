@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from minitrain.errors import InputError
 from minitrain.monitoring.json_lines import JsonLines
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint import folder
@@ -146,3 +147,21 @@ def test_a_rank_that_never_votes_is_named(tmp_path, monkeypatch):
     folder.begin(tmp_path, 5)
     vote(tmp_path, 5, 1000, {})  # a number of four digits
     assert commit(tmp_path, 5, 1, NEWEST_TWO).is_dir()
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_one_rank_whose_state_is_refused_and_none_waits_for_it(tmp_path, bad):
+    assert launch(save_one_refused, tmp_path, bad, ranks=2, timeout=60)[bad] == "InputError"
+    assert list(map(step_of, checkpoints(tmp_path))) == [2]
+
+
+def save_one_refused(group, run, bad):
+    state, said = trained(toy_state(), 1), ""
+    ranks = CheckpointRanks(group.rank, group.size, group.barrier)
+    try:
+        save_checkpoint(run, state, {"../x": b""} if group.rank == bad else None, ranks)
+    except InputError as error:
+        said = type(error).__name__
+    group.barrier()
+    save_checkpoint(run, trained(state, 2), ranks=ranks)
+    return said
