@@ -13,6 +13,7 @@ this list, which `make check` enforces:
     training      the loop: loss, step, state, report
     memory        recomputation, its placement, offload, a paged optimizer
     reliability   checkpoints; loss spikes; slow, hung and corrupt ranks; restarts
+    monitoring    each step's sample: files, TensorBoard, Prometheus; alert rules; power and heat
     parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
                   them at once in hybrid/
     quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
@@ -27,7 +28,8 @@ Beside the package: labs/kit (its notebooks), tests/grader and tests/bench, impo
 A technique's file has the naive version on top and the real one below; `plain.py` holds the naive
 ones where both are long. To begin: `parallel/collectives/algorithms.py`, then `parallel/ddp.py`.
 
-Main entry points, for a script or a cell; any nn.Module works:
+Main entry points, for a script or a cell. Quantization and inference take the Transformer that
+`load_pretrained` returns, the others any nn.Module:
 
     from minitrain.ranks.launch import launch                 launch(f, ranks=4): f(group) on four
     from minitrain.parallel import DDP                        gradients averaged during backward

@@ -179,7 +179,7 @@ def update(
     else:
         print(f"The course went from {done.before} to {done.after}: run `make setup` once.")
     for path, merged in done.merged.items():
-        print(f"  labs/{path.name}: {merged.kept} cells of yours kept")
+        print(f"  labs/{path.name}: {plural(merged.kept, 'cell')} of yours kept")
         for line in merged.both:
             print(f"    both changed `{line}`: yours runs, the new one stands above it")
     if done.copies:

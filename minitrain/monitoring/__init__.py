@@ -1,6 +1,6 @@
 """Live monitoring of a run: one stream of samples for files, endpoints and people.
 
-train ─▶ Reporter ─▶ sample {"step": 412, "loss": 1.3, …} ─▶ json_lines, loggers, prometheus
+train ─▶ Reporter ─▶ sample {"step": 412, "loss": 1.3, …} ─▶ json_lines, loggers
             ▲
           meter      parts of the step, bytes, memory; hardware: power, heat
 metrics.jsonl ─▶ apps/watch   a page at 1 Hz, or the same in a notebook

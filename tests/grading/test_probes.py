@@ -12,11 +12,14 @@ from types import FunctionType, ModuleType
 
 import cloudpickle
 import pytest
+import torch
 
 from minitrain.lab.grading.collect import checks_folder, lab_names
 from minitrain.lab.grading.course import load_lab
 from minitrain.lab.grading.pickling import by_value
 from minitrain.ranks.payload import dumps
+
+from ..labs.probes.alive import Alive
 
 EVERY = pytest.mark.parametrize("name", lab_names())
 TOLD = 25  # letters from which on a text of a verdict is words, and no key of a dict
@@ -86,3 +89,27 @@ def test_a_verdict_that_is_sent_would_be_seen():
     finally:
         cloudpickle.unregister_pickle_by_value(verdict)
     assert any(text.encode() in payload for text in texts(parsed(f"test_{lab_names()[0]}.py")))
+
+
+# --- what probes/alive.py counts: storages made inside, as long as anybody holds them ---
+
+
+def test_a_clone_counts_once_as_long_as_it_is_held():
+    given, alive = torch.ones(4), Alive()
+    with alive:
+        view, clone = given.view(2, 2), given.clone()
+        kept = [clone, clone[1:], given.add_(1)]
+    assert alive.nbytes() == 16, "no view, and nothing that was there before"
+    assert alive.nbytes([clone[2:]]) == 0 and alive.nbytes(at_least=17) == 0
+    del clone, kept
+    assert alive.nbytes() == 0 and view.shape == (2, 2)
+
+
+def test_memory_that_was_given_back_counts_no_more():
+    alive = Alive()
+    with alive:
+        full = torch.zeros(8)
+    full.untyped_storage().resize_(0)
+    assert alive.nbytes() == 0
+    full.untyped_storage().resize_(32)
+    assert alive.nbytes() == 32

@@ -39,7 +39,7 @@ def install(lab: str | None = None) -> None:
             shell.showtraceback((kind, error, trace), tb_offset=1)
             return
         where = f"The cell that defines `{name}` has not run yet: it stands under “{heading}”."
-        publish(waiting_card("Run an earlier cell first", f"{where} {RUN_ABOVE}"))
+        publish(waiting_card("Run another cell first", f"{where} {RUN_ABOVE}"))
         shell._showtraceback(kind, error, [f"NameError: {error}: run the cell under “{heading}”"])
 
     shell.set_custom_exc((NameError,), explain)

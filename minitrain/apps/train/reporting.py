@@ -14,9 +14,8 @@ from minitrain.measure.parts import Parts
 from minitrain.model.config import ModelConfig
 from minitrain.monitoring.hardware import find_sensor
 from minitrain.monitoring.json_lines import JsonLines, metrics_file, metrics_files
-from minitrain.monitoring.loggers import TensorBoard, Thinned, Wandb
+from minitrain.monitoring.loggers import Prometheus, TensorBoard, Thinned, Wandb
 from minitrain.monitoring.meter import Meter
-from minitrain.monitoring.prometheus import Prometheus
 from minitrain.parallel.pipeline.timeline import bubble_fraction
 from minitrain.training.report import Sink
 

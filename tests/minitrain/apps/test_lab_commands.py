@@ -38,7 +38,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words, said):
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_the_doctor_says_ten_lines_and_exits_with_0():
+def test_the_doctor_says_a_line_for_each_need_and_exits_with_0():
     done = minitrain("doctor")
     lines = done.stdout.strip().splitlines()
     assert 9 <= len(lines) <= 12 and all(

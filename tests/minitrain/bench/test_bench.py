@@ -29,6 +29,7 @@ from minitrain.bench import (
     pipeline,
     precision,
     quantization,
+    speculation,
     tensor,
     weight_only,
     zero,
@@ -284,3 +285,21 @@ def test_every_name_has_cases():
         pytest.importorskip(peer)
     for name in set(NAMES) - {"gptq"}:  # whose peer has an environment of its own
         assert chosen_cases([name]), name
+
+
+# --- messages of errors ---
+
+
+def test_speculation_small():
+    pytest.importorskip("transformers")
+    with threads(1):
+        cases = speculation.cases(repeats=1, tokens=12, model="0.5M", lessons=(9, 8, 2))
+        rows = [case.row() for case in cases]
+    check_contract(rows)
+    assert [row.peer_name.split()[0] for row in rows] == [
+        *["minitrain"] * 6,
+        "assistant_model",
+        *["prompt_lookup_num_tokens"] * 2,
+        *["minitrain"] * 2,
+    ]
+    assert all("formula" in row.name for row in rows[:3])

@@ -19,9 +19,8 @@ from minitrain.monitoring.json_lines import (
     read_lines,
     to_json,
 )
-from minitrain.monitoring.loggers import TensorBoard, Thinned, Wandb, flat
+from minitrain.monitoring.loggers import Prometheus, TensorBoard, Thinned, Wandb, flat
 from minitrain.monitoring.metrics import METRICS, exposed_name
-from minitrain.monitoring.prometheus import Prometheus
 
 SAMPLE = {
     "time": 5.0, "step": 7, "tokens": 700, "loss": 1.25, "mfu": 0.5, "gpu_xid": 0, "skipped": 2,

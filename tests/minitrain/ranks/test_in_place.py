@@ -258,29 +258,6 @@ if sys.argv[2] == "destroyed":
 """
 
 
-ENDING = """
-import atexit, pathlib, sys
-
-def threads():
-    return sorted(file.read_text().strip() for file in pathlib.Path("/proc/self/task").glob("*/comm"))
-
-atexit.register(lambda: pathlib.Path(sys.argv[1] + str(group.rank)).write_text(str(threads())))
-
-import torch
-import torch.distributed as dist
-from minitrain.parallel.zero.stage_3 import Zero3
-from minitrain.ranks import group_from_torch
-
-dist.init_process_group("gloo")
-group = group_from_torch()
-zero = Zero3(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)), group.split(0))
-zero(torch.ones(2, 8)).sum().backward()
-assert "pt_gloo_runloop" in threads()
-if sys.argv[2] == "destroyed":
-    dist.destroy_process_group()
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads in /proc")
 @pytest.mark.parametrize("end", ["destroyed", "left"])
 def test_no_thread_of_a_script_of_ones_own_outlives_python(tmp_path, end):

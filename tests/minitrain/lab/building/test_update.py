@@ -11,6 +11,7 @@ import pytest
 from minitrain.errors import InputError
 from minitrain.lab.building.update import merge, update
 
+SETUP, GRADE = "import torch", "ring = lab.grade(ring)"
 STUB = "def ring(x):\n    raise NotImplementedError\n"
 MINE = "def ring(x):\n    return x + 1\n"
 
@@ -30,52 +31,31 @@ def sources(merged: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in merged.cells]
 
 
-BASE = notebook(title="# Ring", setup="import torch", ring=STUB, grade="ring = lab.grade(ring)")
+BASE = notebook(title="# Ring", setup=SETUP, ring=STUB, grade=GRADE)
 
 
 def test_new_cells_come_and_the_learners_stay():
-    mine = notebook(
-        title="# Ring",
-        setup="import torch",
-        ring=MINE,
-        note="my_try = 1",
-        grade="ring = lab.grade(ring)",
-    )
+    mine = notebook(title="# Ring", setup=SETUP, ring=MINE, note="my_try = 1", grade=GRADE)
     mine.cells[1].outputs = [nbformat.v4.new_output("stream", text="seen")]
-    theirs = notebook(
-        title="# Rings",
-        new="# A word more",
-        setup="import torch",
-        ring=STUB,
-        grade="ring = lab.grade(ring)",
-    )
+    theirs = notebook(title="# Rings", new="# More", setup=SETUP, ring=STUB, grade=GRADE)
     theirs.cells[2].metadata.tags = ["folded"]
     merged = merge(BASE, theirs, mine)
     assert merged.notebook.cells[2].metadata == {"tags": ["folded"]}
-    assert sources(merged.notebook) == [
-        "# Rings",
-        "# A word more",
-        "import torch",
-        MINE,
-        "my_try = 1",
-        "ring = lab.grade(ring)",
-    ]
+    assert sources(merged.notebook) == ["# Rings", "# More", SETUP, MINE, "my_try = 1", GRADE]
     assert merged.notebook.cells[2].outputs and (merged.kept, merged.both) == (2, [])
 
 
 def test_an_exercise_whose_text_is_new_stands_above_the_learners():
-    mine = notebook(title="# Ring", setup="import torch", ring=MINE, grade="ring = lab.grade(ring)")
+    mine = notebook(title="# Ring", setup=SETUP, ring=MINE, grade=GRADE)
     new = STUB.replace("(x)", "(x, group)")
-    theirs = notebook(
-        title="# Ring", setup="import torch", other=new, grade="ring = lab.grade(ring)"
-    )
+    theirs = notebook(title="# Ring", setup=SETUP, other=new, grade=GRADE)
     merged = merge(BASE, theirs, mine)
     assert sources(merged.notebook)[2:4] == [new, MINE] and merged.both == ["def ring(x):"]
     assert len({cell.id for cell in merged.notebook.cells}) == len(merged.notebook.cells)
 
 
 def test_a_cell_that_the_course_dropped_goes_unless_the_learner_wrote_in_it():
-    mine = notebook(title="# Ring", setup="import torch", ring=MINE, grade="ring = lab.grade(ring)")
+    mine = notebook(title="# Ring", setup=SETUP, ring=MINE, grade=GRADE)
     merged = merge(BASE, notebook(title="# Ring"), mine)
     assert sources(merged.notebook) == ["# Ring", MINE]
 
@@ -104,12 +84,10 @@ def committed(message: str) -> list[list[str]]:
 def test_a_clone_is_brought_up_to_date(clone):
     lab, upstream = clone / "labs" / "e90.ipynb", clone.parent / "course"
     assert update(clone).merged == {}  # nothing new, nothing of mine
-    mine = notebook(title="# Ring", setup="import torch", ring=MINE, grade="ring = lab.grade(ring)")
+    mine = notebook(title="# Ring", setup=SETUP, ring=MINE, grade=GRADE)
     nbformat.write(mine, lab)
     written = lab.read_text()
-    theirs = notebook(
-        title="# Rings", setup="import torch", ring=STUB, grade="ring = lab.grade(ring)"
-    )
+    theirs = notebook(title="# Rings", setup=SETUP, ring=STUB, grade=GRADE)
     nbformat.write(theirs, upstream / "labs" / "e90.ipynb")
     for command in committed("second"):
         git(upstream, *command)

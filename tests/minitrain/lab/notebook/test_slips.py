@@ -32,7 +32,7 @@ def test_a_restart_and_then_a_grade_cell():
         session=str(ALL_REDUCE),
     )
     card, error = missing
-    assert "Run an earlier cell first" in card.data["text/plain"]
+    assert "Run another cell first" in card.data["text/plain"]
     assert "`lab`" not in card.data["text/html"] and "Run All Above" in card.data["text/plain"]
     assert len(error.traceback) == 1 and "run the cell under" in error.traceback[0]
     assert "Traceback" in "\n".join(other[0].traceback)  # no cell of the notebook defines it
