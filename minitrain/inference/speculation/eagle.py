@@ -69,12 +69,11 @@ class EagleLayer(nn.Module):
         """(..., D) -> (..., V')"""
         return hidden @ self.outer.T
 
-    def loss(self, lessons: Lessons, generator: torch.Generator | None = None) -> Tensor:
-        """Cross-entropy with the target's distribution, plus the distance of ĥ from h; `generator`
-        draws the noise."""
+    def loss(self, lessons: Lessons) -> Tensor:
+        """Cross-entropy with the target's distribution, plus the distance of ĥ from h, which is
+        guessed from noisy vectors."""
         hidden, spread = lessons.hidden, lessons.hidden.std()
-        noise = torch.randn(hidden.shape, generator=generator).to(hidden)
-        noisy = hidden + NOISE * spread * noise
+        noisy = hidden + NOISE * spread * torch.randn_like(hidden)
         guess = self(lessons.tokens[:, 1:], noisy[:, :-1])  # of hidden[:, 1:]
         said = (hidden[:, 1:] @ self.own.T).softmax(dim=-1)  # (B, T - 1, V')
         right = F.cross_entropy(self.logits(guess).flatten(0, 1), said.flatten(0, 1))

@@ -78,20 +78,21 @@ class Course:
 def train(
     head: nn.Module, lessons: Lessons, course: Course = Course(), title: str | None = None
 ) -> list[float]:
-    """Minimises `head.loss(lessons, generator)` over batches of texts -> the losses, step by step.
-    The course's seed draws the batches and the head's own noise. `title` is that of the progress
-    bar, None for no bar."""
-    generator = torch.Generator().manual_seed(course.seed)
+    """Minimises `head.loss(lessons)` over batches of texts -> the losses, step by step. The seed of
+    the course draws the batches and what the head draws; torch's generator stays as it was.
+    `title` is that of the progress bar, None for no bar."""
     optimizer = torch.optim.AdamW(head.parameters(), lr=course.lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, course.lr, course.steps)
     losses = []
-    for _ in tqdm(range(course.steps), title, disable=title is None):
-        some = torch.randperm(len(lessons.tokens), generator=generator)[: course.texts]
-        loss = head.loss(Lessons(lessons.tokens[some], lessons.hidden[some]), generator)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
+    with torch.random.fork_rng():
+        torch.manual_seed(course.seed)
+        for _ in tqdm(range(course.steps), title, disable=title is None):
+            some = torch.randperm(len(lessons.tokens))[: course.texts]
+            loss = head.loss(Lessons(lessons.tokens[some], lessons.hidden[some]))
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
     return losses

@@ -50,9 +50,8 @@ class MedusaHeads(nn.Module):
         x = hidden.unsqueeze(-2) + F.silu(inner)  # (..., K, D)
         return einsum(x, self.outer, "... k d, k v d -> ... k v")
 
-    def loss(self, lessons: Lessons, generator: torch.Generator | None = None) -> Tensor:
-        """Mean cross-entropy with the target's distributions, one token further for each head; no
-        number is drawn."""
+    def loss(self, lessons: Lessons) -> Tensor:
+        """Mean cross-entropy with the target's distributions, one token further for each head."""
         logits = self(lessons.hidden)  # (B, T, K, V')
         said = (lessons.hidden @ self.own.T).softmax(dim=-1)  # (B, T, V'): p of the token after t
         losses = [
