@@ -48,10 +48,11 @@ test-bare: $(READY)  ## grading as on a machine that has neither bubblewrap nor 
 
 test-touched: $(READY)  ## the whole banks and mutations of the labs that changed in the last day
 	@labs=$$($(PY) tests/touched.py | sed 's/ /- or /g'); [ -z "$$labs" ] || \
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py tests/grading/test_mutations.py -m "full or not full" -k "$$labs-" $(WORKERS) --durations=5
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py tests/grading/test_mutations.py -m "full or not full" --mutants 6 -k "$$labs-" $(WORKERS) --durations=5
 
-test-full: $(READY)  ## every notebook at its true size, all other submissions of the banks, 200 kills, 200 streams
+test-full: $(READY)  ## every notebook at its true size, all submissions of the banks, all mutants, 200 kills, 200 streams
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "full and not alone" $(WORKERS) --durations=15
+	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_mutations.py --mutants 999 $(WORKERS)
 	@$(PY) -m pytest -m "full and alone" --durations=5
 
 test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files; skipped, with a reason, where one is missing

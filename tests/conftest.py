@@ -63,6 +63,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--draws", type=int, default=0, help=words)
     words = "which submissions of the banks `make test` grades (a seed)"
     parser.addoption("--sample", type=int, default=0, help=words)
+    words = "mutants of each exercise, of its own solution and of another right one"
+    parser.addoption("--mutants", type=int, default=1, help=words)
 
 
 def pytest_configure(config: pytest.Config) -> None:

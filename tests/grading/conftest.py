@@ -40,6 +40,7 @@ QUICK = Limits(
     output_bytes=2**20,
     reply_bytes=2**26,
 )
+MUTANTS = Limits(seconds=8.0, after_hang=2.0, exercise_seconds=60.0)  # many of them hang
 
 
 @pytest.fixture(scope="session")
@@ -147,6 +148,7 @@ def graded(request: pytest.FixtureRequest) -> Iterator[Grade]:
     Those in whose source the specimen's words stand come first: then most need no other. What they
     draw is decided by `--draws`.
     """
+    limits = PATIENT if request.module.__name__.endswith("banks") else MUTANTS
     labs: dict[str, LabChecks] = {}
     sandboxes: dict[str, Sandbox] = {}
 
@@ -156,7 +158,7 @@ def graded(request: pytest.FixtureRequest) -> Iterator[Grade]:
             for old in list(sandboxes):
                 sandboxes.pop(old).close()
             labs[name] = load_lab(name)
-            sandboxes[name] = Sandbox(labs[name].hidden, PATIENT)
+            sandboxes[name] = Sandbox(labs[name].hidden, limits)
         exercises = [item for item in labs[name].items if item.kind == "exercise"]
         ours = {e.name: pickled_reference(e) for e in exercises if e.name != exercise}
         item = labs[name].find("exercise", exercise)

@@ -1,13 +1,14 @@
-"""Mutants of the course's own solutions lose points, so that the checks see what they are for.
+"""Mutants of right solutions lose points, so that the checks see what they are for.
 
-`make test` grades one of each exercise, `make test-full` five more; `--draws 7` takes others. A
-mutant that computes the same, or does the same work, stands in `equivalent.py`, with the reason.
+`make test` grades one of each exercise, `make test-touched` six, `make test-full` all. The survivors
+of one lab: `pytest tests/grading/test_mutations.py --mutants 999 -k e09- -qn2`; `--draws 7` takes
+others and grades them with other inputs. A mutant that computes the same and does the same work
+stands in `equivalent.py`, with the reason.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 import pytest
 
@@ -18,27 +19,28 @@ from .conftest import Grade
 from .equivalent import EQUIVALENT
 from .mutations import Mutant, mutants
 
-EACH = 6  # mutants of an exercise, the first of them in `make test`
 
-
-def sample(draw: int) -> list[Any]:
-    params = []
-    for lab in lab_names():
-        for item in load_lab(lab).items:
-            if item.kind == "exercise":
-                found = (m for m in mutants(lab, item.name, draw) if m.key not in EQUIVALENT)
-                first, *more = islice(found, EACH)
-                params += [first, *(pytest.param(m, marks=pytest.mark.full) for m in more)]
-    return params
+def sample(draw: int, each: int) -> list[Mutant]:
+    """The first mutants of each exercise."""
+    return [
+        mutant
+        for lab in lab_names()
+        for item in load_lab(lab).items
+        if item.kind == "exercise"
+        for mutant in islice(
+            (m for m in mutants(lab, item.name, draw) if m.key not in EQUIVALENT), each
+        )
+    ]
 
 
 def named(mutant: Mutant) -> str:
-    return f"{mutant.lab.partition('_')[0]}-{mutant.exercise}: {mutant.change}"
+    return f"{mutant.lab.partition('_')[0]}-{mutant.exercise}: {mutant.change} in {mutant.of or 'ours'}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    option = metafunc.config.getoption
     if "mutant" in metafunc.fixturenames:
-        metafunc.parametrize("mutant", sample(metafunc.config.getoption("--draws")), ids=named)
+        metafunc.parametrize("mutant", sample(option("--draws"), option("--mutants")), ids=named)
 
 
 def test_a_mutant_loses_points(mutant: Mutant, graded: Grade):
@@ -47,7 +49,8 @@ def test_a_mutant_loses_points(mutant: Mutant, graded: Grade):
             return
     pytest.fail(
         f"`{mutant.change}` in `{mutant.line}` of {mutant.exercise} gets full points: give a check "
-        f"that sees it, or list {mutant.key} in equivalent.py, with the reason"
+        f"that sees it, or list {mutant.key} in equivalent.py, with the reason",
+        pytrace=False,
     )
 
 
