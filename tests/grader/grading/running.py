@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from minitrain.generators import generator_states, restore_generators, seed_generators
@@ -34,8 +35,18 @@ def drawn_from(draw: int | None) -> Iterator[None]:
 
 
 def run_checks(item: type[Graded], fixtures: dict[str, Any]) -> list[CheckResult]:
-    """Runs each check with the fixtures that it names."""
-    return [run_check(item, check, fixtures) for check in checks_of(item)]
+    """Runs each check with the fixtures that it names.
+
+    After a failure only the first line of a later one is kept, the observation: its likely causes
+    suppose that what the checks above test is right.
+    """
+    results: list[CheckResult] = []
+    for check in checks_of(item):
+        result = run_check(item, check, fixtures)
+        if result.status == "failed" and any(r.status in ("failed", "error") for r in results):
+            result = replace(result, message=result.message.split("\n")[0])
+        results.append(result)
+    return results
 
 
 def run_check(item: type[Graded], check: Check, fixtures: dict[str, Any]) -> CheckResult:
