@@ -1,10 +1,11 @@
-"""The one exception for errors a user can fix, and three common cases: an unknown name, a length
-that does not divide, and one string where a list of strings is needed."""
+"""The one exception for errors a user can fix, and four common cases: an unknown name, a length
+that does not divide, a number that is not whole, and one string where a list is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 
 
@@ -29,6 +30,12 @@ def check_list(what: str, given: Iterable[str]) -> None:
     """InputError for a single string, which would be iterated by character."""
     if isinstance(given, (str, bytes, Path)):
         raise InputError(f"{what} are {given!r:.40}: give a list of them, such as [{what[:-1]}]")
+
+
+def check_whole(name: str, value: object) -> None:
+    """InputError unless `value` is an integer, of Python or numpy, and at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 def divide(what: str, length: int, parts: int, kind: str = "ranks") -> int:

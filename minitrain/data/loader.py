@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from minitrain.data.packing import IGNORED, PADDING, Packed, Rows
 from minitrain.data.stream.order import InOrder, Order, Shuffled
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,7 @@ def _read_step(
 def _check(
     packed: Rows, batch_size: int, rank: int, world_size: int, seed: int, workers: int
 ) -> None:
-    if batch_size < 1:
-        raise InputError(f"a batch of {batch_size} rows is empty: use 1 or more")
+    check_whole("batch_size", batch_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise InputError(f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1")
     if seed < 0:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.finetuning.adapters.bottleneck import Houlsby, Parallel
 from minitrain.finetuning.adapters.dora import DoRA
 from minitrain.finetuning.adapters.features import IA3, BitFit
@@ -44,11 +44,6 @@ from minitrain.model.experts.grouped import Experts
 from minitrain.model.hub.load import hub_name
 from minitrain.model.swap import check_called, exchange
 from minitrain.model.transformer import Transformer
-
-
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name}={value!r}: give a whole number, 1 or more")
 
 
 def _names(what: str, given: object) -> tuple[str, ...]:
@@ -129,9 +124,9 @@ class LoRAMethod(LayerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("rank", self.rank)
+        check_whole("rank", self.rank)
         for pattern, rank in self.rank_pattern.items():
-            _check_whole(f"rank_pattern, {pattern}", rank)
+            check_whole(f"rank_pattern, {pattern}", rank)
         for alpha in (self.alpha, *self.alpha_pattern.values()):
             if not alpha > 0:
                 raise InputError(f"alpha={alpha}: give a number above 0, such as {2 * self.rank}")
@@ -233,7 +228,7 @@ class BottleneckMethod(LayerMethod):
             usual = ("mlp",) if self.parallel else ("o", "down")
             object.__setattr__(self, "targets", usual)
         super().__post_init__()
-        _check_whole("bottleneck", self.bottleneck)
+        check_whole("bottleneck", self.bottleneck)
 
     def adapter_for(self, layer: nn.Module, path: str, generator: torch.Generator) -> Adapter:
         if not self.parallel:
@@ -271,7 +266,7 @@ class SoftMethod(ABC):
     tokens: int = 16
 
     def __post_init__(self) -> None:
-        _check_whole("tokens", self.tokens)
+        check_whole("tokens", self.tokens)
 
     def add_to(self, model: nn.Module, generator: torch.Generator, example: Any = None) -> None:
         if not isinstance(model, Transformer):
@@ -297,7 +292,7 @@ class PrefixMethod(SoftMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width is not None:
-            _check_whole("width", self.width)
+            check_whole("width", self.width)
 
     def put_before(self, model: Transformer, generator: torch.Generator) -> None:
         add_prefix(model, Prefix(model, self.tokens, self.width, generator))

@@ -72,7 +72,8 @@ def counted_flops(function: Callable[[], Any]) -> int:
     torch's counter has no formula for the CPU's fused attention and counts it as 0; on a GPU it
     adds, in backward, the scores that the kernel recomputes. Here every fused attention costs two
     matmuls forward and four backward, on any device, so that counts are comparable.
-    Attention and encoder layers that a kernel fuses in evaluation are run as their matmuls.
+    Attention and encoder layers that a kernel fuses in evaluation are run as their matmuls. Of a
+    matrix times a vector it counts nothing, as torch's counter: give a batch of one instead.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode  # the closed forms above need no torch

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, unknown_name
 
 Interval = tuple[float, float]
 Label = str | tuple  # of a mark: a name, or plain values such as a pipeline's operation
@@ -160,7 +160,10 @@ def ring_bytes(kind: str, payload_bytes: int, ranks: int) -> int:
         return 2 * share // ranks
     if kind in ("reduce_scatter", "all_gather"):
         return share // ranks
-    return payload_bytes if ranks > 1 else 0
+    if kind == "broadcast":
+        return payload_bytes if ranks > 1 else 0
+    known = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+    raise unknown_name("collective over a ring", kind, known)
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"):
-            _check_whole(name, getattr(self, name))
-        _check_whole("max_length", self.max_length)
+            check_whole(name, getattr(self, name))
+        check_whole("max_length", self.max_length)
         if self.window is not None:
-            _check_whole("window", self.window)
+            check_whole("window", self.window)
         if self.head_size is None:
             object.__setattr__(self, "head_size", _derived_head_size(self))
-        _check_whole("head_size", self.head_size)
+        check_whole("head_size", self.head_size)
         _check_heads(self)
         if self.expert_ffn_size is None:
             object.__setattr__(self, "expert_ffn_size", self.ffn_size)
@@ -88,11 +88,6 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value > 0:
                 raise InputError(f"{name} is {value!r}; it must be a number above 0")
-
-
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 def _check_heads(config: ModelConfig) -> None:
@@ -111,10 +106,10 @@ def _check_heads(config: ModelConfig) -> None:
 
 def _check_experts(config: ModelConfig) -> None:
     for name in ("experts_per_token", "expert_ffn_size"):
-        _check_whole(name, getattr(config, name))
+        check_whole(name, getattr(config, name))
     for name in ("experts", "shared_experts"):
         if getattr(config, name) != 0:
-            _check_whole(name, getattr(config, name))
+            check_whole(name, getattr(config, name))
     if 0 < config.experts < config.experts_per_token:
         raise InputError(
             f"a token cannot choose {config.experts_per_token} of {config.experts} experts: "

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from minitrain.errors import InputError
+from minitrain.errors import check_whole
 from minitrain.measure.clock import to_time_of_day
 from minitrain.measure.parts import Span
 from minitrain.measure.traffic import Op
@@ -76,8 +76,7 @@ class StepTracer:
     def __init__(
         self, folder: str | os.PathLike, at: int, meter: Meter, group: Group | None = None
     ) -> None:
-        if at < 1:
-            raise InputError(f"there is no step {at} to trace: give 1 or more")
+        check_whole("the step to trace", at)
         self.folder, self.at, self.meter, self.group = Path(folder), at, meter, group
 
     def __call__(self, record: StepRecord) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.measure.clock import matmul_peak
 from minitrain.network.links import Link, LinkModel, fit, published_sweep
 
@@ -58,8 +58,7 @@ class Fabric:
     payload_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.ranks_per_node < 1:
-            raise InputError(f"{self.ranks_per_node} ranks a node: a node needs 1 or more")
+        check_whole("ranks_per_node", self.ranks_per_node)
         for name in ("compute_scale", "payload_scale"):
             value = getattr(self, name)
             if value is not None and value <= 0:

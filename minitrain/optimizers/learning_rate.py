@@ -26,6 +26,8 @@ def warmup_cosine(step: int, total: float, warmup: float, peak: float, floor: fl
             f"step {step} of {total}, {warmup} of them rising to {peak}, down to {floor}: give "
             "numbers from 0 up"
         )
+    if floor > peak:
+        raise InputError(f"the floor, {floor}, is above the peak, {peak}: the rate falls to it")
     if step < warmup:
         return peak * min(1.0, (step + 1) / warmup)
     if step >= total:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.measure.traffic import Op, Trace
 from minitrain.ranks.group import Group
 
@@ -43,8 +43,7 @@ class Mesh:
 
     def __init__(self, **sizes: int) -> None:
         for axis, size in sizes.items():
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise InputError(f"axis {axis} has size {size!r}: give a whole number of 1 or more")
+            check_whole(f"the size of axis {axis}", size)
         if not sizes:
             raise InputError("a mesh needs at least one axis: for example Mesh(dp=4)")
         object.__setattr__(self, "axes", tuple(sizes))
@@ -126,8 +125,7 @@ class NodeTraffic:
 
 def node_traffic(traces: Iterable[Trace], ranks_per_node: int) -> NodeTraffic:
     """Traffic inside and between nodes, from `results.traces` of a launch."""
-    if ranks_per_node < 1:
-        raise InputError(f"a node with {ranks_per_node} ranks: give 1 or more, such as 8")
+    check_whole("ranks_per_node", ranks_per_node)
     total: Counter[bool] = Counter()
     for trace in traces:
         for op in trace.ops:

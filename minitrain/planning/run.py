@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.parallel.pipeline.schedules import SCHEDULES, split_layers
 from minitrain.planning.hardware import Chip, find_chip
 
@@ -160,8 +160,7 @@ def check_sizes(run: Run) -> None:
     for field in ("tp", "cp", "pp", "vpp", "dp", "ep", "micro_batch"):
         sizes[field] = getattr(run.plan, field)
     for field, value in sizes.items():
-        if value < 1:
-            raise InputError(f"{field} is {value}: it must be 1 or more")
+        check_whole(field, value)
     if model.heads % model.kv_heads:
         raise InputError(f"kv_heads is {model.kv_heads}: it must divide heads {model.heads}")
     if model.experts and not (0 < model.experts_per_token <= model.experts and model.moe_ffn > 0):

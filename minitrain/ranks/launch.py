@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import torch
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.measure.clock import usable_cores
 from minitrain.measure.traffic import Trace
 from minitrain.network.fabric import Fabric, find_fabric
@@ -140,8 +140,7 @@ def _results(
 def _check(fn: Callable, ranks: int, timeout: float, start_method: str | None) -> None:
     if not callable(fn):
         raise InputError(f"launch calls a function on each rank; {fn!r} cannot be called")
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise InputError(f"ranks={ranks!r}: give a whole number from 1 up")
+    check_whole("ranks", ranks)
     if not isinstance(timeout, (int, float)) or not isfinite(timeout) or timeout <= 0:
         raise InputError(f"timeout={timeout!r}: give the seconds after which a hang is reported")
     if start_method not in (None, *multiprocessing.get_all_start_methods()):

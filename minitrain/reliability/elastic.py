@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minitrain.errors import InputError, divide
+from minitrain.errors import InputError, check_whole, divide
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class Share:
 
 def share_of_batch(batch: int, ranks: int, most_rows: int) -> Share:
     """Splits `batch` rows over `ranks`, each with room for `most_rows` rows at a time."""
-    if most_rows < 1:
-        raise InputError(f"room for {most_rows} rows: give 1 or more")
+    check_whole("most_rows", most_rows)
     own = divide("rows of a batch", batch, ranks)
     rows = max(n for n in range(1, min(own, most_rows) + 1) if own % n == 0)
     return Share(rows, own // rows)

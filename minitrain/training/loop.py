@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.model.experts.moe import set_step, update_biases
 from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import clip_by_global_norm
@@ -35,7 +35,10 @@ SMALLEST_SCALE = 2.0**-14  # gradients that overflow below this scale are themse
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Training settings. Give `steps`, or `seconds`; rates are fractions where they say so."""
+    """Training settings. Give `steps`, or `seconds`; rates are fractions where they say so.
+
+    `lr` is the peak of the optimizer's group with the highest rate; others keep their ratio to it.
+    """
 
     steps: int | None = None
     seconds: float | None = None
@@ -53,10 +56,15 @@ class TrainConfig:
             raise InputError(
                 f"give steps or seconds, one of them, not {self.steps} and {self.seconds}"
             )
-        for name in ("steps", "seconds", "lr", "accumulate", "clip"):
+        for name in ("steps", "accumulate"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
+        for name in ("seconds", "lr", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}: it must be more than 0")
+        if self.autocast not in (None, torch.bfloat16, torch.float16):
+            raise InputError(f"autocast is {self.autocast}: give torch.bfloat16, float16 or None")
         if not 0 <= self.warmup < 1 or not 0 <= self.final_lr <= 1:
             raise InputError(f"warmup={self.warmup}, final_lr={self.final_lr}: fractions, 0 to 1")
 
@@ -126,6 +134,8 @@ def train_step(
     is called with each part: "forward", "backward" of each microbatch, "average", "optimizer".
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError("no parameter of this model trains: set requires_grad on some of them")
     device = parameters[0].device
     sizes = torch.stack([sizes_of(batch) for batch in microbatches]).sum(dim=0)  # (2,)
     peers.all_reduce(sizes)
@@ -259,6 +269,7 @@ def train(
     if step is not None and accept is not None:
         raise InputError("accept is asked by train_step: a step of your own asks it itself")
     state = state or _fresh_state(model, loader, config)
+    _keep_ratios(state.optimizer.param_groups)
     device = next(model.parameters()).device
     settings = (config.clip, config.autocast, peers, state.scaler, accept, begin)
     step = step or (lambda batches: train_step(model, state.optimizer, batches, *settings))
@@ -306,11 +317,19 @@ def _fresh_state(model: nn.Module, loader: Any, config: TrainConfig) -> TrainSta
     return TrainState(model, adamw(model, config.lr, config.weight_decay, config.betas), loader)
 
 
+def _keep_ratios(groups: Sequence[dict[str, Any]]) -> None:
+    """Notes each group's rate as a fraction of the largest, since the schedule overwrites rates;
+    resumed groups have theirs."""
+    largest = max(group["lr"] for group in groups)
+    for group in groups:
+        group.setdefault("lr_scale", float(group["lr"] / largest) if largest else 1.0)
+
+
 def _set_rate(state: TrainState, config: TrainConfig, total: float) -> float:
     floor = config.lr * config.final_lr
     lr = warmup_cosine(state.step, total, config.warmup * total, config.lr, floor)
     for group in state.optimizer.param_groups:
-        group["lr"] = lr * group.get("lr_scale", 1.0)  # LoRA+ has two rates
+        group["lr"] = lr * group["lr_scale"]
     return lr
 
 

@@ -24,7 +24,7 @@ from minitrain.data.preparation.filters.rules import (
 )
 from minitrain.data.preparation.private import masked
 from minitrain.data.tokenizer import SMALLEST
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.paths import write_atomically
 
 STEPS_OF: dict[str, tuple[Step, ...]] = {
@@ -69,11 +69,10 @@ class Settings:
             choose_bands(self.near, HASHES)
         if self.test is not None:
             check_sources([self.test])
-        if self.passages < 0 or self.shard_tokens < 1 or self.block_bytes < 1:
-            raise InputError(
-                f"passages {self.passages}, shard_tokens {self.shard_tokens}, block_bytes "
-                f"{self.block_bytes}: use 0 or more, and 1 or more of the others"
-            )
+        check_whole("shard_tokens", self.shard_tokens)
+        check_whole("block_bytes", self.block_bytes)
+        if self.passages < 0:
+            raise InputError(f"passages {self.passages}: use 0 or more")
         if not 0 <= self.least <= 1:
             raise InputError(f"least {self.least}: a probability is 0 to 1")
         if self.tokenizer is None and self.vocab_size < SMALLEST:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from minitrain.data.packing import IGNORED, PADDING, Packed, row_numbers, token_array
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.paths import write_atomically, write_bytes_atomically
 
 INDEX, FORMAT = "index.json", "minitrain tokens, version 1"
@@ -78,6 +78,7 @@ def write_token_files(
 
     Read once, one shard in memory at a time. InputError for a token outside the vocabulary.
     """
+    check_whole("vocab_size", vocab_size)
     folder = Path(folder)
     if (folder / INDEX).exists():
         raise InputError(f"{folder} holds token files already: give another folder")
@@ -90,8 +91,7 @@ def write_token_files(
 
 def shard_groups(documents: Iterable[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
     """Groups whole documents, up to `most` tokens but at least one document each."""
-    if most < 1:
-        raise InputError(f"shards of {most} tokens: use 1 or more")
+    check_whole("shard_tokens", most)
     group: list[Sequence[int]] = []
     size = 0
     for document in documents:

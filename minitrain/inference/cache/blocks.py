@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from minitrain.errors import InputError
+from minitrain.errors import check_whole
 
 Key = tuple[int, Hashable, tuple[int, ...]]  # parent's number, adapter, tokens
 Copies = list[tuple[int, int]]  # blocks to copy, (from, to), before anything is written
@@ -74,9 +74,8 @@ class BlockManager:
         share_prefixes: bool = True,
         window: int | None = None,
     ) -> None:
-        for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if value < 1:
-                raise InputError(f"{name} is {value}; it must be 1 or more")
+        check_whole("num_blocks", num_blocks)
+        check_whole("block_size", block_size)
         self.block_size, self.share_prefixes, self.window = block_size, share_prefixes, window
         self.blocks = [Block() for _ in range(num_blocks)]
         self.free = OrderedDict.fromkeys(range(num_blocks))  # in the order of reuse

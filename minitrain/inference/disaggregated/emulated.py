@@ -13,6 +13,7 @@ they are separated. Left out: kernel launches, the sampler, and host work betwee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +75,12 @@ class PacedRunner:
         return getattr(self.runner, name)
 
     def run(self, plan: Plan) -> Pass:
-        out = self.runner.run(plan)
+        return self._paced(self.runner.run, plan)
+
+    def run_apart(self, plan: Plan) -> tuple[Pass | None, dict[str, Exception]]:
+        return self._paced(self.runner.run_apart, plan)
+
+    def _paced(self, run: Callable[[Plan], Any], plan: Plan) -> Any:
+        out = run(plan)
         self.clock.advance(self.emulation.seconds(plan))
         return out

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.inference.disaggregated.emulated import Emulation, PacedRunner
 from minitrain.inference.disaggregated.roles import Job, Record, Stage, decode, prefill, together
 from minitrain.inference.disaggregated.transfer import Outgoing, Wire, open_inbox
@@ -61,11 +61,8 @@ def serve_apart(
     timeout: float = 300.0,
 ) -> Served:
     """`sampling` is for all, except `max_new_tokens`; request i uses seed + i."""
-    for what, count in (("prefill_ranks", prefill_ranks), ("decode_ranks", decode_ranks)):
-        if count < 1:
-            raise InputError(
-                f"{what} is {count}: each half needs a rank of its own, give 1 or more"
-            )
+    check_whole("prefill_ranks", prefill_ranks)
+    check_whole("decode_ranks", decode_ranks)
     jobs = jobs_of(asks, sampling, prefill_ranks, decode_ranks)
     args, ranks = (rank_apart, model, jobs, prefill_ranks), prefill_ranks + decode_ranks
     return served(jobs, launched(args, ranks, pool, emulation, timeout))

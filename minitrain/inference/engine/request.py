@@ -67,7 +67,6 @@ class Request:
     table: Table = field(default_factory=Table)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # found in the prefix cache when it was last admitted
-    num_preemptions: int = 0
     status: Status = Status.WAITING
     finish_reason: str | None = None  # "length", "stop", "cancelled" or "error"
     text: TextStream | None = None  # if tokens are decoded

@@ -135,7 +135,6 @@ class Scheduler:
         request = self.running.pop()
         self.blocks.release(request.table)
         request.status, request.num_computed_tokens = Status.WAITING, 0
-        request.num_preemptions += 1
         self.waiting.appendleft(request)
         return request
 

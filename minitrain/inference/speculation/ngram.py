@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from minitrain.errors import InputError
+from minitrain.errors import check_whole
 from minitrain.inference.speculation.proposer import Asked, Draft
 
 
@@ -23,8 +23,7 @@ class NGram:
     """Searches for the last `longest` tokens, then fewer, down to one; takes the latest match."""
 
     def __init__(self, longest: int = 3) -> None:
-        if longest < 1:
-            raise InputError(f"n-grams of at most {longest} tokens match nothing: give 1 or more")
+        check_whole("longest", longest)
         self.sizes = range(longest, 0, -1)
 
     def propose(self, requests: Sequence[Asked]) -> list[Draft]:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from minitrain.errors import InputError, unknown_name
+from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.parallel.pipeline.operations import Operation, Schedule
 
 
@@ -182,5 +182,4 @@ def split_layers(layers: int, stages: int) -> list[int]:
 
 def check_sizes(p: int, m: int, v: int = 1) -> None:
     for name, value in (("ranks", p), ("microbatches", m), ("chunks", v)):
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"a schedule with {value!r} {name}: give a whole number, 1 or more")
+        check_whole(f"the schedule's number of {name}", value)

@@ -88,6 +88,11 @@ class Sharded(nn.Module):
         """
         inside = f"{prefix}.module" if prefix else "module"
         for name, parameter in self.module.named_parameters(inside, recurse, remove_duplicate):
+            if parameter not in self.trains:
+                raise InputError(
+                    f"{name} was added after wrapping, and no other rank would see its "
+                    "gradient: add it before"
+                )
             yield name, self.piece_of.get(parameter, parameter)
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
@@ -298,7 +303,8 @@ class Zero(Sharded):
         broadcast_parameters(group, model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         eighth = sum(p.nbytes for p in trainable(model)) // 8
-        buckets = bucket_groups(model, bucket_bytes or min(BUCKET_BYTES, max(2 * 2**20, eighth)))
+        usual = min(BUCKET_BYTES, max(2 * 2**20, eighth))
+        buckets = bucket_groups(model, usual if bucket_bytes is None else bucket_bytes)
         units = [
             Unit({names[p]: p for p in bucket}, group, stage, reduce_dtype=reduce_dtype)
             for bucket in buckets

@@ -78,6 +78,8 @@ def test_ring_bytes_are_those_of_a_ring_of_chunks(ranks):
     assert ring_bytes("all_gather", whole, ranks) == (ranks - 1) * chunk
     assert ring_bytes("all_reduce", whole, ranks) == 2 * (ranks - 1) * chunk
     assert ring_bytes("broadcast", whole, ranks) == (whole if ranks > 1 else 0)
+    with pytest.raises(InputError, match="did you mean 'all_reduce'"):
+        ring_bytes("allreduce", whole, ranks)
 
 
 def test_bytes_and_counts_by_kind():

@@ -15,6 +15,7 @@ from minitrain.optimizers.groups import clip_by_global_norm
 from minitrain.parallel.ddp import all_reduce_gradients
 from minitrain.training.loop import Peers, StepResult, TrainConfig, evaluate, train, train_step
 from minitrain.training.loss import IGNORED, mean_of_means_loss, token_weighted_loss
+from minitrain.training.state import TrainState
 
 from .toys import VOCABULARY, Batch, Toy, ToyLoader, random_batch
 
@@ -196,6 +197,24 @@ def test_learns_and_reports_each_step():
     assert result.tokens_per_second > 0 and not result.interrupted
 
 
+def test_groups_of_ones_own_optimizer_keep_the_ratio_of_their_rates_when_resumed_too():
+    model = Toy()
+    first, *others = model.parameters()
+    groups = [{"params": [first], "lr": 1e-4}, {"params": others, "lr": 1e-3}]
+    optimizer = torch.optim.SGD(groups)
+    state = TrainState(model, optimizer, ToyLoader())
+    for steps in (3, 6):
+        train(model, state.loader, TrainConfig(steps=steps, lr=0.02, final_lr=1.0), state=state)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([0.002, 0.02])
+
+
+def test_a_frozen_model_is_refused():
+    model = Toy().requires_grad_(False)
+    with pytest.raises(InputError, match="no parameter of this model trains"):
+        train_step(model, torch.optim.SGD(Toy().parameters()), [random_batch(2)])
+
+
 def test_another_step_may_take_the_loops_own_place():
     """It is given the microbatches; its result is reported, and the loop itself moves no weight."""
     given, records, model = [], [], Toy()
@@ -249,7 +268,8 @@ def test_divergence_is_named_with_a_remedy():
 @pytest.mark.parametrize(
     "wrong",
     [{}, {"steps": 3, "seconds": 1.0}, {"steps": 0}, {"seconds": -1.0}, {"steps": 1, "lr": 0.0},
-     {"steps": 1, "accumulate": 0}, {"steps": 1, "warmup": 1.5}],
+     {"steps": 1, "accumulate": 0}, {"steps": 1, "warmup": 1.5}, {"steps": 2.5},
+     {"steps": 1, "accumulate": 1.5}, {"steps": 1, "autocast": torch.int8}],
 )  # fmt: skip
 def test_impossible_configurations_are_named(wrong):
     with pytest.raises(InputError):

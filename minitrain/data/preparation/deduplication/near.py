@@ -40,7 +40,7 @@ from functools import lru_cache
 import numpy as np
 
 from minitrain.data.preparation.deduplication.words import jaccard, shingle_hashes, shingles
-from minitrain.errors import InputError, check_list
+from minitrain.errors import InputError, check_list, check_whole
 
 NO_SHINGLE = np.uint32(2**32 - 1)  # every hash of a document without words
 GROUP_CHARACTERS = 1 << 18  # hashed at once: their hashes fit a core's L2 cache
@@ -111,8 +111,7 @@ def choose_bands(threshold: float, hashes: int = 128) -> Bands:
     area of false positives below it plus misses above it."""
     if not 0 < threshold < 1:
         raise InputError(f"a threshold of {threshold} parts nothing: give one between 0 and 1")
-    if hashes < 1:
-        raise InputError(f"{hashes} hashes: use 1 or more, 128 is usual")
+    check_whole("hashes", hashes)
     splits = [
         Bands(bands, rows)
         for rows in range(1, min(hashes, 64) + 1)

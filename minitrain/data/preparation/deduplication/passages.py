@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from minitrain.data.preparation.deduplication.words import BASE, mixed
-from minitrain.errors import InputError, check_list
+from minitrain.errors import check_list, check_whole
 
 PART = 1 << 20  # windows hashed at a time
 
@@ -34,8 +34,7 @@ def cut_repeats(documents: Sequence[str], length: int = 200) -> list[str]:
     200 characters are about 50 tokens. A document may come out empty.
     """
     check_list("documents", documents)
-    if length < 1:
-        raise InputError(f"passages of {length} characters: use 1 or more, 200 is usual")
+    check_whole("length", length)
     data = "".join(documents).encode("utf-32-le", "surrogatepass")
     text = np.frombuffer(data, np.uint32)
     bounds = list(pairwise(accumulate(map(len, documents), initial=0)))

@@ -115,8 +115,9 @@ def test_wrong_arguments_are_told(tmp_path):
         write_token_files(tmp_path / "a", [[9]], 9)
     with pytest.raises(InputError, match="end token 9"):
         write_token_files(tmp_path / "a", [[1]], 9, end_token=9)
-    with pytest.raises(InputError, match="use 1 or more"):
-        write_token_files(tmp_path / "a", [[1]], 9, shard_tokens=0)
+    for wrong in ({"shard_tokens": 0}, {"shard_tokens": 1.5}, {"vocab_size": 9.0}):
+        with pytest.raises(InputError, match="whole number, 1 or more"):
+            write_token_files(tmp_path / "a", [[1]], **{"vocab_size": 9, **wrong})
     assert not (tmp_path / "a" / "index.json").exists(), "what failed is not complete"
     write_token_files(tmp_path / "b", [[1]], 9)
     with pytest.raises(InputError, match="another folder"):

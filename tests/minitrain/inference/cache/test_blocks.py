@@ -148,5 +148,5 @@ def test_finding_and_freeing_take_no_search_through_the_pool():
 
 @pytest.mark.parametrize("sizes", [(0, 2), (4, 0)])
 def test_an_empty_pool_is_named(sizes):
-    with pytest.raises(InputError, match="must be 1 or more"):
+    with pytest.raises(InputError, match="whole number, 1 or more"):
         BlockManager(*sizes)

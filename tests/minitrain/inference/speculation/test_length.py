@@ -121,7 +121,7 @@ def test_costs_are_over_those_of_a_pass():
         (lambda: expected_tokens(1.1, 2), "no probability"),
         (lambda: expected_tokens(0.5, -1), "draft of -1"),
         (lambda: speed_up(0.5, 2, -1), "draft cost of -1"),
-        (lambda: NGram(longest=0), "match nothing"),
+        (lambda: NGram(longest=0), "longest is 0"),
     ],
 )
 def test_impossible_numbers_are_refused(call, message):

@@ -186,8 +186,8 @@ def test_transfers_lengthen_the_fill_and_occupy_the_senders_stream():
 @pytest.mark.parametrize(
     "call,words",
     [
-        (lambda: gpipe(0, 4), "0 ranks"),
-        (lambda: interleaved(2, 0, 2), "0 microbatches"),
+        (lambda: gpipe(0, 4), "ranks is 0"),
+        (lambda: interleaved(2, 0, 2), "microbatches is 0"),
         (lambda: make_schedule("gpipe", 2, 4, 2), "one chunk a rank"),
         (lambda: make_schedule("1F1B", 2, 4), "did you mean '1f1b'|no schedule"),
     ],

@@ -13,6 +13,7 @@ from minitrain.errors import InputError
 from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.groups import parameter_groups
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
 from minitrain.ranks.launch import launch
 
 from . import zero_toys as toys
@@ -101,6 +102,12 @@ def refused(group):
         p.data = p.data.half()
     with pytest.raises(InputError, match="moved or cast after"):
         toys.loss_of(zero, toys.text(0, group.rank, group.size))
+    zero = wrapped(group, 2)
+    zero.module.late = nn.Linear(2, 2)
+    with pytest.raises(InputError, match=r"late\.weight was added after wrapping"):
+        list(zero.parameters())
+    with pytest.raises(InputError, match="bucket_bytes=0"):
+        Zero(nn.Linear(2, 2), group, bucket_bytes=0)
 
 
 def test_what_would_train_wrongly_is_refused():
