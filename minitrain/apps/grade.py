@@ -84,6 +84,8 @@ def grade(
     minitrain grade e02
     minitrain grade submissions/ --csv grades.csv
     """
+    from minitrain.lab.grading.doubts import COPIED
+
     draw = secrets.randbits(32) if draw is None else draw
     if csv is not None:
         if lab is not None:
@@ -96,8 +98,8 @@ def grade(
     if gradescope is not None and len({name for _, name in found}) < len(found):
         raise InputError("--gradescope adds up the labs of one student: give each lab once")
     reports = [(submission.path, _report(submission, name, draw)) for submission, name in found]
-    if withhold_doubtful:
-        reports = [(path, report.withheld()) for path, report in reports]
+    held = None if withhold_doubtful else [COPIED]
+    reports = [(path, report.withheld(held)) for path, report in reports]
     _warn()
     _write(reports, as_json, junit, gradescope)
     if refused:

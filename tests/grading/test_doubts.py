@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from minitrain.lab.grading.clocked import CLOCKED
+from minitrain.lab.grading.collect import Entry
 from minitrain.lab.grading.course import load_lab
-from minitrain.lab.grading.doubts import copies, doubts_of, impossible, prints_of
+from minitrain.lab.grading.doubts import (
+    COPIED,
+    copies,
+    doubts_of,
+    impossible,
+    is_copied,
+    prints_of,
+)
 from minitrain.lab.grading.grade import grade_submission, warm
 from minitrain.lab.grading.results import CheckResult, Report
+from minitrain.lab.grading.rows import Grade, finished, graded
 from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.grading.summary import summary
+from minitrain.lab.sandbox.loader import Cell
 from minitrain.paths import course_root
 
 SOLUTIONS = course_root() / "solutions"
@@ -135,3 +150,38 @@ def test_without_doubt_nothing_is_withheld():
     checks = (CheckResult("sweep", "a", 1.0, 1.0, "passed"),)
     plain = Report("e00", checks, None, {"other": "words"}, {"sweep": ["sweep"]})
     assert plain.withheld() == plain
+
+
+def test_an_executed_solution_that_is_handed_in_earns_nothing(tmp_path):
+    lab = load_lab("e02_data_parallel")
+    ours, theirs = SOLUTIONS / f"{lab.name}.ipynb", tmp_path / f"{lab.name}.ipynb"
+    exercises = [item.name for item in lab.items if item.kind == "exercise"]
+    text = ours.read_text(encoding="utf-8")
+    theirs.write_text(text.replace("import torch", "import torch  # mine"), encoding="utf-8")
+    copy = read_submission(theirs)
+    assert is_copied(copy, exercises, SOLUTIONS)
+    assert not is_copied(read_submission(ours), exercises, SOLUTIONS)
+    assert not is_copied(copy, exercises[:2], SOLUTIONS), "two may be alike by chance"
+    own = Cell("own", f"def {exercises[0]}(*args):\n    return args", True)
+    assert not is_copied(replace(copy, cells=(*copy.cells, own)), exercises, SOLUTIONS)
+
+    checks = tuple(CheckResult(name, "a", 5.0, 5.0, "passed") for name in exercises)
+    sources = {name: [COPIED] for name in exercises}
+    report = Report(lab.name, checks, None, {COPIED: "words", "sweep": "words"}, sources)
+    assert report.withheld([COPIED]).score == 0 and report.withheld(["sweep"]) == report
+    row = graded(Entry("ada", lab.name, theirs), report, "")
+    (done,) = finished([row])
+    assert done.score == "0" and "withheld: 20 points" in done.doubts
+
+
+def test_the_summary_ends_with_each_students_points_by_lab():
+    def row(student: str, lab: str, points: float) -> Grade:
+        check = CheckResult("send", "a", points, 10.0, "passed")
+        return graded(Entry(student, lab, Path("x.ipynb")), Report(lab, (check,)), "")
+
+    rows = finished([row("ada", "e00_x", 7.5), row("ada", "e01_y", 4.0), row("bob", "e01_y", 9.0)])
+    console = Console(width=100, file=io.StringIO())
+    console.print(summary(rows))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["student", "e00", "e01", "total"] in lines
+    assert ["ada", "7.5", "4", "11.5"] in lines and ["bob", "9", "9"] in lines

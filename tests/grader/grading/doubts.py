@@ -3,6 +3,7 @@ clock produced them.
 
     doubts_of(tables, "e00_…", solutions)    copied from the solutions, or not from a clock
     copies({"ada": prints, "bob": prints})   copied from each other
+    is_copied(submission, exercises, solutions)         the executed solution, handed in
 
 A doubt is a remark, not a verdict. Only clock readings are examined (`clocked.py`): two honest runs
 never agree in all their digits, while their byte counts always do.
@@ -21,8 +22,10 @@ from typing import Any
 
 from minitrain.errors import InputError
 from minitrain.lab.grading.clocked import CLOCKED
-from minitrain.lab.grading.submission import read_submission
+from minitrain.lab.grading.submission import Submission, read_submission
 
+COPIED = "exercises"  # the doubt that withholds points without being asked to
+FEWEST = 3  # exercises: two may coincide with the course's own
 Table = Sequence[Mapping[str, Any]]
 DIGITS = 6  # a clock gives more, so two runs differ
 ROUND = 3  # too few for a measurement
@@ -44,6 +47,19 @@ def doubts_of(tables: Mapping[str, Table], lab: str, solutions: Path) -> dict[st
         if words:
             found[name] = "; ".join(words)
     return found
+
+
+def is_copied(submission: Submission, names: Sequence[str], solutions: Path) -> bool:
+    """True if every exercise is the course's own solution but for comments and layout, in a file
+    that is not in `solutions` itself."""
+    own = solutions / f"{submission.lab}.ipynb"
+    if len(names) < FEWEST or submission.path.resolve().parent == solutions or not own.is_file():
+        return False
+    ours = _solved(own)
+    return all(submission.definition(name) == ours.definition(name) for name in names)
+
+
+_solved = cache(read_submission)
 
 
 def clocked_tables(tables: Mapping[str, Table], lab: str) -> list[str]:
@@ -72,7 +88,7 @@ def _solution(path: Path, lab: str, name: str) -> set[str]:
 def _recorded(path: Path, lab: str) -> dict[str, set[str]]:
     """The readings of a solution; none where an instructor has removed the solutions."""
     try:
-        tables = read_submission(path).recorded.get("experiment", {})
+        tables = _solved(path).recorded.get("experiment", {})
     except InputError:
         return {}
     return {n: readings(tables[n], CLOCKED[lab][n]) for n in clocked_tables(tables, lab)}

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from minitrain.lab.failures import CheckFailed, NotAttempted
 from minitrain.lab.grading.attempt import Spent, attempt_of, live_attempt
 from minitrain.lab.grading.checks import Exercise, Graded
 from minitrain.lab.grading.course import LabChecks, lab_of, pickled_reference
-from minitrain.lab.grading.doubts import doubts_of, prints_of
+from minitrain.lab.grading.doubts import COPIED, doubts_of, is_copied, prints_of
 from minitrain.lab.grading.recorded import Records, Tables, grade_recorded, payload_of, tables_of
 from minitrain.lab.grading.results import CheckResult, Report, all_checks
 from minitrain.lab.grading.running import run_checks
@@ -76,7 +77,12 @@ def grade_submission(submission: Submission, lab: LabChecks, sandbox: Sandbox) -
         elif issubclass(item, Exercise):
             substitutes[item.name] = pickled_reference(item)
         results += graded
-    doubts = doubts_of(recorded, lab.name, course_root() / "solutions")
+    solutions = course_root() / "solutions"
+    doubts = doubts_of(recorded, lab.name, solutions)
+    exercises = [item.name for item in lab.items if issubclass(item, Exercise)]
+    if is_copied(replace(submission, lab=lab.name), exercises, solutions):
+        doubts[COPIED] = "every exercise is the course's own solution, with other layout at most"
+        sources |= {name: [COPIED] for name in exercises}
     prints = prints_of(recorded, lab.name)
     file = str(submission.path)
     return Report(lab.name, tuple(results), sandbox.warning, doubts, sources, prints, file)

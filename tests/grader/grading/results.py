@@ -5,7 +5,7 @@ Messages quote a submission's output, so they are made `printable` here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -68,12 +68,15 @@ class Report:
             "checks": checks,
         }
 
-    def withheld(self) -> Report:
-        """The same without the points of doubtful tables and of answers based on them."""
-        return replace(self, checks=tuple(map(self._without_doubt, self.checks)))
+    def withheld(self, doubts: Collection[str] | None = None) -> Report:
+        """The same without the points of what is in these doubts, by default all: tables, and
+        answers based on them."""
+        named = set(self.doubts if doubts is None else doubts)
+        checks = (self._without_doubt(result, named) for result in self.checks)
+        return replace(self, checks=tuple(checks))
 
-    def _without_doubt(self, result: CheckResult) -> CheckResult:
-        words = [self.doubts[name] for name in self.doubtful(result.exercise)]
+    def _without_doubt(self, result: CheckResult, named: set[str]) -> CheckResult:
+        words = [self.doubts[name] for name in self.doubtful(result.exercise) if name in named]
         if not words or not result.points:
             return result
         return replace(result, points=0.0, status="withheld", message=f"withheld: {words[0]}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pandas
 
 from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry
-from minitrain.lab.grading.doubts import copies
+from minitrain.lab.grading.doubts import COPIED, copies
 from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.words import plural, points_text, printable
 
@@ -115,7 +115,7 @@ def finished(rows: Sequence[Grade], withhold: bool = False) -> list[Grade]:
         words = [f"one of {count} files of this student for one lab"] if count > 1 else []
         if known:
             doubts = _doubts(known, shared.get(at, {}))
-            score, lost = _score(known, doubts if withhold else {})
+            score, lost = _score(known, doubts if withhold else {COPIED} & set(doubts))
             row = replace(row, score=points_text(score))
             words += [f"{name}: {text}" for name, text in doubts.items()]
             words += [f"withheld: {plural(lost, 'point')}"] if lost else []
@@ -146,7 +146,7 @@ def _doubts(known: Mapping[str, Any], shared: Mapping[str, list[str]]) -> dict[s
     return doubts
 
 
-def _score(known: Mapping[str, Any], doubts: Mapping[str, str]) -> tuple[float, float]:
+def _score(known: Mapping[str, Any], doubts: Collection[str]) -> tuple[float, float]:
     """The points, and those withheld: for doubtful tables, and for answers based on them."""
     held = {item for item, tables in known["sources"].items() if set(tables) & set(doubts)}
     lost = sum(known["points"][item][0] for item in held)

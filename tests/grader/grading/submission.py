@@ -48,6 +48,11 @@ class Submission:
         """True where a cell defines or assigns `name`."""
         return any(name in bound(statement) for _, statement in self._statements)
 
+    def definition(self, name: str) -> str | None:
+        """The last definition of `name` as a syntax tree, without comments and layout."""
+        found = [statement for _, statement in self._statements if name in bound(statement)]
+        return ast.dump(found[-1]) if found else None
+
     def is_stub(self, name: str) -> bool:
         """True where the function's last definition is still the lab's stub."""
         found = [(cell, s) for cell, s in self._statements if name in bound(s)]

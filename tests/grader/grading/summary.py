@@ -1,4 +1,5 @@
-"""A class at a glance: the mean of each lab and exercise, and where most points are lost."""
+"""A class at a glance: each student's points by lab, the mean of each lab and exercise, and where
+most points are lost."""
 
 from __future__ import annotations
 
@@ -26,7 +27,25 @@ def summary(rows: Sequence[Grade]) -> RenderableType:
     for row in rows:
         if row.details:
             labs[row.lab].append(points_of(row))
-    return Group(*(_of_lab(lab, labs[lab]) for lab in sorted(labs)))
+    students = [_of_students(rows, sorted(labs))] if labs else []
+    return Group(*(_of_lab(lab, labs[lab]) for lab in sorted(labs)), *students)
+
+
+def _of_students(rows: Sequence[Grade], labs: Sequence[str]) -> Table:
+    """Students by labs, and their totals; of several files for one lab the best counts."""
+    best: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if row.student:
+            before = best[row.student].get(row.lab, 0.0)
+            best[row.student][row.lab] = max(before, float(row.score or 0))
+    table = Table(title="points by student", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("student")
+    for name in (*(lab.partition("_")[0] for lab in labs), "total"):
+        table.add_column(name, justify="right")
+    for student, points in sorted(best.items()):
+        cells = [points_text(points[lab]) if lab in points else "" for lab in labs]
+        table.add_row(student, *cells, points_text(sum(points.values())))
+    return table
 
 
 def _of_lab(lab: str, graded: Sequence[dict[str, list[float]]]) -> Table:
