@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e07 · QLoRA
 #
-# **A frozen model in little more than 4 bits a weight, and a small adapter beside it that learns. Of three ways to fine-tune, one
-# fits the memory; you build it, and you avoid the trap at its end.**
+# **A frozen model in little more than 4 bits a weight, with a small trained adapter beside it. Of three ways to fine-tune, only one
+# fits the memory: you build it, and avoid the trap at its end.**
 #
 # 100 minutes · CPU is enough · before: [e04 · Mixed precision](e04_mixed_precision.ipynb) and
 # [e05 · Activation memory](e05_activation_memory.ipynb) · [map of the course](index.ipynb)
 #
-# You build: the NF4 levels, quantization in blocks, packed bytes, scales of scales, a linear layer with its own backward, and a
-# pager for optimizer state. You end with this picture.
+# You build the NF4 levels, blockwise quantization, packed bytes, double quantization, a linear layer with its own backward, and a
+# pager for optimizer state. By the end you will have made this picture.
 #
 # ![Memory to fine-tune Llama models of 7B to 405B in full, with LoRA and with QLoRA, beside the memory of one card, and of eight](../labs/pictures/e07_qlora.png)
 
@@ -21,23 +21,23 @@ lab = Lab("e07_qlora")
 # %% [markdown]
 # ## 1 · Sixteen numbers
 #
-# Fine-tuning a model in full holds 16 bytes for each parameter: the weight, its gradient and Adam's state. *LoRA*
-# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) freezes the weight matrix $W$ and learns two thin matrices beside it,
+# Full fine-tuning needs 16 bytes per parameter: the weight, its gradient and Adam's two moments. *LoRA*
+# ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) freezes the weight matrix $W$ and trains two thin matrices beside it,
 #
 # $$y = W x + s\, B A x,$$
 #
-# where $A$ has $r$ rows, $B$ has $r$ columns, and $s$ is a fixed scale. Now only $A$ and $B$ have gradients and Adam's state.
-# What is left is the frozen $W$: 2 bytes a parameter, and by far the most of all that is held.
+# where $A$ has $r$ rows, $B$ has $r$ columns, and $s$ is a fixed scale. Now only $A$ and $B$ have gradients and optimizer state.
+# What remains is the frozen $W$: at 2 bytes per parameter it takes most of the memory.
 #
-# *QLoRA* ([Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)) holds $W$ in 4 bits.
+# *QLoRA* ([Dettmers et al. 2023](https://arxiv.org/abs/2305.14314)) stores $W$ in 4 bits.
 
 # %% [markdown]
-# Four bits name one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, has equal distances: $-7, -6,
-# \dots, 7$, divided by 7. (These are 15. The sixteenth code, $-8$, is not used, so that both sides are alike.) Weights come in blocks of 64, and each block is divided by its largest magnitude, its *scale*. So every
-# block lies between $-1$ and $1$.
+# Four bits select one of sixteen numbers, the *levels*. Which sixteen? The obvious choice, *INT4*, spaces them evenly: $-7, -6,
+# \dots, 7$, divided by 7. (That makes 15. The sixteenth code, $-8$, is left out to keep the two sides symmetric.) Weights are
+# handled in blocks of 64, and each block is divided by its largest magnitude, its *scale*, so that it lies between $-1$ and $1$.
 #
-# **Predict**: the weights of a trained model look much like normal random numbers. Which share of them is rounded to the three
-# middle levels of INT4, $-\tfrac17$, $0$ and $\tfrac17$? (From 0 to 1; if all 15 levels were used alike it would be 0.2.)
+# **Predict**: the weights of a trained model look much like normal random numbers. What share of them is rounded to the three
+# middle levels of INT4, $-\tfrac17$, $0$ and $\tfrac17$? (From 0 to 1; if all 15 levels were used equally it would be 0.2.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -47,8 +47,8 @@ guess = 0.3
 lab.predict("middle_share", guess, unit="share")
 
 # %% [markdown]
-# We train a small Llama on the course's stories: many of a village, and a few of a forest. Later it is fine-tuned on the
-# forest's alone. Their entropy is known: it is the *floor* that no model can beat.
+# We train a small Llama on the course's stories: many about a village and a few about a forest. Later it is fine-tuned on the
+# forest stories alone. Their entropy is known: it is the *floor*, the loss that no model can beat.
 
 # %% tags=["experiment"]
 from minitrain.data.corpus import make_corpus
@@ -95,7 +95,7 @@ def learned(model):
 
 
 # %% [markdown]
-# The next cell is folded: a training loop as in e01, over whatever of the model is to be trained.
+# The next cell is folded: the training loop of e01, over whichever parameters are trainable.
 
 # %% tags=["experiment", "folded"]
 from tqdm.auto import trange
@@ -136,39 +136,40 @@ fractions = blocks / blocks.abs().amax(dim=1, keepdim=True)
 lab.reveal("middle_share", ((7 * fractions).round().abs() <= 1).float().mean().item())
 
 # %% [markdown]
-# Below you see why. The curve shows how normal weights lie in a block. INT4 has many levels where there are few weights, and
-# few where there are many. Move the handle.
+# The picture shows why. The curve is the density of normal weights in a block. INT4 puts many levels where there are few weights,
+# and few where there are many. Move the slider.
 
 # %%
 ideas.quantile_levels()
 
 # %% [markdown]
-# A code says the most when all levels are used alike. For a known distribution this is easy: cut it into shares of equal
-# probability and take the middle of each. Let $Q(p)$ be the *quantile* of the normal distribution: the number that a share $p$
-# of all lies below. (In PyTorch it is `torch.special.ndtri`.) With $k$ equal shares, the middle of the last one is
-# $Q\big(1 - \tfrac{1}{2k}\big)$.
+# A code carries the most information when all levels are used equally often. (That is not the same as the least squared error: levels
+# fitted to the normal distribution by Lloyd's algorithm, with $-1$, $0$ and $1$ kept, come to 8.96% where NF4 has 9.20%.) For a known
+# distribution, equal use is easy: cut it into intervals of equal probability and take the middle of each. Let $Q(p)$ be the
+# *quantile function* of the normal distribution: a fraction $p$ of all numbers lies below $Q(p)$. (In PyTorch it is
+# `torch.special.ndtri`.) With $k$ equal intervals, the middle of the last one is $Q\big(1 - \tfrac{1}{2k}\big)$.
 #
-# This alone has two faults. With 16 shares, no level is **exactly zero**, and zeros in a weight matrix have to stay zeros. And
-# QLoRA wants each block's largest magnitude to be said exactly, on both sides: the ends have to be $\pm 1$.
+# This alone has two flaws. With 16 intervals no level is **exactly zero**, and zeros in a weight matrix should stay zeros. And
+# QLoRA wants each block's largest magnitude to be represented exactly, whatever its sign: the outermost levels have to be $\pm 1$.
 
 # %% [markdown]
-# So *NF4* takes its two sides apart. With $b = 4$ bits there are $2^{b-1} - 1 = 7$ levels below zero, zero itself, and
-# $2^{b-1} = 8$ above. The larger side would have the outermost probability of 16 shares, the smaller one that of 15. Both take
-# the mean of the two:
+# So *NF4* treats the two sides separately. With $b = 4$ bits there are $2^{b-1} - 1 = 7$ levels below zero, zero itself, and
+# $2^{b-1} = 8$ above. The larger side would start at the outermost probability for 16 intervals, the smaller at that for 15. QLoRA's
+# authors take the mean of the two for both sides, a choice rather than a result:
 #
 # $$p_\text{out} = 1 - \frac12\left(\frac{1}{2 \cdot 2^b} + \frac{1}{2\,(2^b - 1)}\right) = 1 - \frac12\left(\frac1{32} +
 # \frac1{30}\right) = 0.96771.$$
 #
-# Each side goes from $p_\text{out}$ to $\tfrac12$ (which is zero, and is counted once) in *equal steps of probability*: 8 steps
-# above, 7 below. The quantiles are then divided by the largest, $Q(p_\text{out}) = 1.848$. The largest magnitude of 64 normal numbers lies
-# further out, at about 2.6. So the outer levels are still used less often than the middle ones, but less unevenly than INT4's.
+# Each side goes from $p_\text{out}$ to $\tfrac12$ (the zero, counted once) in *equal steps of probability*: 8 steps
+# above, 7 below. The quantiles are then divided by the largest, $Q(p_\text{out}) = 1.848$. The largest magnitude among 64 normal numbers
+# lies further out, at about 2.6. So the outer levels are still used less often than the middle ones, but far more evenly than INT4's.
 
 # %% [markdown]
 # ### Exercise 1 · `normal_levels`
 #
 # Difficulty 2 of 5 · 8 minutes · 8 points
 #
-# The levels of NF4, and of NF2, NF3, … in the same way. There is one more level above zero than below.
+# Compute the levels of NF4, and of NF2, NF3, … in the same way. There is one more level above zero than below.
 
 
 # %% tags=["exercise"]
@@ -192,13 +193,13 @@ normal_levels = lab.grade(normal_levels)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `torch.linspace(p_out, 0.5, n + 1)` has n steps. Its last value is ½, whose quantile is the zero: leave it out on both sides,
-# and add one zero of your own.
+# `torch.linspace(p_out, 0.5, n + 1)` makes n steps. Its last value is ½, whose quantile is zero: leave it out on both sides,
+# and add one zero yourself.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Above: n = 2^(b-1) steps. Below: one step less, and the sign turned: $Q(1 - p) = -Q(p)$.
+# Above: n = 2^(b-1) steps. Below: one step fewer, with the opposite sign: $Q(1 - p) = -Q(p)$.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -214,24 +215,25 @@ print([round(level, 4) for level in NF4.tolist()])
 # %% [markdown]
 # ## 2 · Blocks, codes, bytes
 #
-# One scale for a whole matrix would be set by its one largest weight, and all others would share few levels. With a scale for
-# each block of 64 weights, an outlier coarsens its own block only. The picture has blocks of 8, one weight for each column.
-# Move the handles: first put an outlier in, then make the blocks smaller.
+# A single scale for a whole matrix would be set by its largest weight, and all others would crowd into a few levels. With a scale for
+# each block of 64 weights, an outlier only coarsens its own block. The picture has blocks of 8, one weight per column.
+# Move the sliders: first add an outlier, then make the blocks smaller.
 
 # %%
 ideas.packed_block()
 
 # %% [markdown]
-# The blocks are those of the *flattened* matrix: they run over the ends of rows, and the last one may be shorter.
+# Blocks are cut from the *flattened* matrix: they run across the ends of rows, and the last one may be shorter.
 
 # %% [markdown]
-# Four details decide between right and almost right.
+# Four details separate right from almost right.
 #
-# - The code is the **nearest** level. Levels are not equally spaced, so no rounding to whole numbers will do. The border of two
-#   neighbours is their middle: 16 levels have 15 borders.
-# - In a block of zeros the largest magnitude is 0, and $0/0$ is no number. Such a block gets the code of the level 0; its scale is 0, or a smallest normal number.
-# - A scale that hangs on the graph of a parameter keeps the float weight alive, which is what was to be spared.
-# - The distances of every weight to every level would be 16 floats a weight, 32 times the memory of its 16 bits. A search among
+# - The code is that of the **nearest** level. Levels are not evenly spaced, so rounding to integers will not do. The border between two
+#   neighbours is their midpoint: 16 levels have 15 borders.
+# - In a block of zeros the largest magnitude is 0, and $0/0$ is not a number. Such a block gets the code of the level 0; its scale is 0
+#   or the smallest normal number.
+# - A scale that is attached to a parameter's graph keeps the float weight alive, which defeats the purpose.
+# - The distances of every weight to every level would take 16 floats per weight, 32 times the memory of its 16 bits. A search among
 #   the borders (`torch.bucketize`) needs no such table.
 
 # %% [markdown]
@@ -239,8 +241,8 @@ ideas.packed_block()
 #
 # Difficulty 3 · 12 minutes · 10 points
 #
-# A code for each number and a scale for each block. It will quantize weights with 16 levels, and in section 3 something else
-# with 256.
+# Return a code for each number and a scale for each block. The function will quantize weights with 16 levels, and something else
+# with 256 in section 3.
 
 
 # %% tags=["exercise"]
@@ -266,14 +268,14 @@ quantize_blocks = lab.grade(quantize_blocks)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Begin with `x.detach()`. Pad the flattened numbers with zeros to whole blocks, and reshape to (blocks, size). Zeros change no largest magnitude. At
-# the end drop the codes of the padding.
+# Start with `x.detach()`. Pad the flattened numbers with zeros to whole blocks, and reshape to (blocks, size). Zeros do not change a
+# block's largest magnitude. Drop the codes of the padding at the end.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `tiles.abs().amax(dim=1)` are the scales. Divide by `scales.clamp(min=…)` with the smallest normal float, so that a block of
-# zeros is divided by something.
+# `tiles.abs().amax(dim=1)` gives the scales. Divide by `scales.clamp(min=…)` with the smallest normal float, so that a block of
+# zeros is not divided by zero.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -283,7 +285,7 @@ quantize_blocks = lab.grade(quantize_blocks)
 # </details>
 
 # %% [markdown]
-# A code under 16 needs half a byte. The first of two goes into the *high* half, as in bitsandbytes: `0x3` and `0xA` make
+# A code below 16 needs half a byte. The first of two goes into the *high* half, as in bitsandbytes: `0x3` and `0xA` become
 # `0x3A`. If the number of codes is odd, the last low half is 0.
 
 # %% [markdown]
@@ -314,7 +316,7 @@ pack = lab.grade(pack)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Multiplying by 16, or `<< 4`, moves a code to the high half. `|` joins the halves.
+# Multiplying by 16, or `<< 4`, moves a code to the high half. `|` combines the halves.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -324,7 +326,7 @@ pack = lab.grade(pack)
 # </details>
 
 # %% [markdown]
-# The way back is given. `unpack` splits the bytes, and `dequantize` looks each level up and multiplies it by its block's
+# The inverse is given. `unpack` splits the bytes, and `dequantize` looks up each level and multiplies it by its block's
 # scale.
 
 
@@ -347,10 +349,10 @@ print(codes.tolist(), "in bytes:", [f"{byte:08b}" for byte in held.tolist()])
 print("unpacked:", torch.equal(unpack(held, 5), codes))
 
 # %% [markdown]
-# **Experiment**: four datatypes of 4 bits and two of 3, on the same weights in the same blocks of 64. *E2M1* is a float with 2
-# exponent bits and 1 of mantissa, over its largest, 6. *FP4* is what bitsandbytes calls so: E2M1 with another smallest level,
-# 0.0052 instead of 0.0833. The error is a root mean square over the standard deviation of the weights. The *divergence*
-# (Kullback-Leibler) says how far the model's predictions moved, in nats a token.
+# **Experiment**: four 4-bit datatypes and two 3-bit ones, on the same weights in the same blocks of 64. *E2M1* is a float with 2
+# exponent bits and 1 mantissa bit, divided by its largest value, 6. *FP4* is the type of that name in bitsandbytes: E2M1 with a smallest
+# level of 0.0052 instead of 0.0833. The error is the root mean square over the standard deviation of the weights. The *divergence*
+# (Kullback-Leibler) says how far the model's predictions have moved, in nats per token.
 
 # %% tags=["experiment"]
 from minitrain.quantization.formats.grids import float4_levels
@@ -418,17 +420,18 @@ show.table(
 print(f"unquantized: {held_out_loss(base) - floor:.3f} nats above the floor")
 
 # %% [markdown]
-# **Explain**: the two columns of errors are almost the same, so our weights do lie like normal numbers. Of the datatypes with 4
-# bits, NF4 errs least (9.2%), then E2M1 (10.6%), INT4 (10.8%), and FP4 of bitsandbytes (12.2%): its smallest level lies so close
-# to zero that it is hardly another level. NF4 costs the model 0.003 nats, FP4 0.011. With one bit less the error doubles, and the
-# divergence, which goes with the *square* of the error, is four to six times as large.
+# **Explain**: the two columns of errors are almost the same, so our weights are indeed close to normal. Among the 4-bit datatypes
+# NF4 has the smallest error (9.2%), then E2M1 (10.6%), INT4 (10.8%), and bitsandbytes' FP4 (12.2%): its smallest level is so close
+# to zero that it hardly counts as a level of its own. NF4 costs the model 0.003 nats, FP4 0.011. With one bit less the error doubles, and
+# the divergence, which grows with the *square* of the error, is four to six times as large.
 #
-# QLoRA's table 2 has the mean perplexity of models from 125M to 13B: INT4 34.34, E2M1 31.07, NF4 with double quantization 27.41. The
-# order is that of our errors.
+# QLoRA's table 2 gives the mean perplexity of models from 125M to 13B: INT4 34.34, E2M1 31.07, E3M0 29.48, NF4 with double quantization
+# 27.41. NF4 wins there too, and E2M1 beats INT4. But E3M0, whose levels are powers of two, has an error of 19% on normal weights, more
+# than any here, and beats both of them there. The error of the weights ranks datatypes roughly; the model has the last word.
 
 # %% [markdown]
-# Where `stories15M` is in the course's cache, the next cell does the same to a model that others trained. (With us the errors are
-# those of our own model, to a tenth of a percent.)
+# If `stories15M` is in the course's cache, the next cell does the same to a model that others trained. (When we ran it, the errors
+# matched those of our own model to a tenth of a percent.)
 
 # %% tags=["experiment"]
 from minitrain.data.assets.fetch import fetch, is_cached
@@ -451,10 +454,10 @@ else:
 #
 # $$4 + \frac{32}{64} = 4.5 \text{ bits a weight,}$$
 #
-# and every ninth bit belongs to a scale. Larger blocks would cost less, and err more. QLoRA quantizes the scales instead, in 8
-# bits, in blocks of 256 scales, each with a scale of its own in float32. This is *double quantization*.
+# and one bit in nine belongs to a scale. Larger blocks would cost less, and be less exact. QLoRA quantizes the scales instead, to 8
+# bits, in blocks of 256 scales with one float32 scale each. This is *double quantization*.
 #
-# **Predict**: how many bits a weight does it spare?
+# **Predict**: how many bits per weight does it save?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -464,11 +467,11 @@ guess = 0.37
 lab.predict("spared_bits", guess, unit="bit")
 
 # %% [markdown]
-# A function that quantizes numbers in blocks is there: your `quantize_blocks`. But the scales are no numbers like the weights.
-# They are all **positive**, and they lie close together around their mean. Divided by the largest of their block, they would all
+# You already have a function that quantizes numbers in blocks: `quantize_blocks`. But scales are not distributed like weights.
+# They are all **positive**, and cluster around their mean. Divided by the largest of their block, they would all
 # fall on the upper half of the levels, and half of the codes would never be used.
 #
-# So their mean is taken out first, one mean for all scales of a matrix, in float32. What is left is small and lies on both sides
+# So their mean is subtracted first: one mean for all scales of a matrix, in float32. What remains is small and lies on both sides
 # of zero. The 256 levels are those that 8-bit optimizers use
 # ([Dettmers et al. 2022](https://arxiv.org/abs/2110.02861)): dense around zero, with a few far out.
 
@@ -485,7 +488,7 @@ print(f"mean {scales.mean():.3f}, standard deviation {scales.std():.3f}")
 #
 # Difficulty 2 · 6 minutes · 8 points
 #
-# Take the mean out, and quantize what is left, with the levels and block size that are given.
+# Subtract the mean, and quantize the rest with the given levels and block size.
 
 
 # %% tags=["exercise"]
@@ -506,12 +509,12 @@ compress = lab.grade(compress)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `scales.mean()` is a tensor of shape (), as asked for.
+# `scales.mean()` is a tensor of shape (), as required.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `quantize_blocks(scales - mean, levels, size)` gives both other tensors.
+# `quantize_blocks(scales - mean, levels, size)` gives the other two tensors.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -521,8 +524,8 @@ compress = lab.grade(compress)
 # </details>
 
 # %% [markdown]
-# Here is what a quantized matrix holds now: packed codes, and compressed scales. No scale may come out below zero, for it would
-# turn the signs of 64 weights round.
+# This is what a quantized matrix now holds: packed codes and compressed scales. No scale may come out below zero, since that would
+# flip the signs of 64 weights.
 
 
 # %% tags=["experiment"]
@@ -548,7 +551,7 @@ class Held:
 
 
 # %% [markdown]
-# **Experiment**: the bits that are really held for each weight, for four sizes of a block, and the error that they leave.
+# **Experiment**: the bits actually held per weight for four block sizes, and the error that remains.
 
 # %% tags=["experiment"]
 bits = []
@@ -591,14 +594,14 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: the formula has 4.500 and 4.127 bits at 64; you hold 4.129, because our small matrices have no more than 512
-# scales, and each matrix has a mean. The error grows from 9.181% to 9.184%: nothing that one could notice. There was another way
-# to save as much: blocks of 256 with float32 scales have 4.125 bits as well, and an error of 9.9%.
+# **Explain**: the formula gives 4.500 and 4.127 bits for blocks of 64; you hold 4.129, because our small matrices have at most 512
+# scales, and each matrix has a mean. The error grows from 9.181% to 9.184%, which no one would notice. The other way
+# to save as much, blocks of 256 with float32 scales, also has 4.125 bits, but an error of 9.9%.
 #
-# **Takeaway**: double quantization spares 0.371 bits a weight here (0.373 in the paper), for 0.03% more error.
+# **Takeaway**: double quantization saves 0.371 bits per weight here (0.373 in the paper), for 0.03% more error.
 #
-# **Question**: a model of 65 billion weights is held in blocks of 64. By your two rows of this block size, how many GB
-# ($10^9$ bytes) does double quantization spare?
+# **Question**: a model of 65 billion weights is held in blocks of 64. By your two rows for this block size, how many GB
+# ($10^9$ bytes) does double quantization save?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -612,16 +615,16 @@ lab.answer("spared_65b", spared_65b)
 # %% [markdown]
 # ## 4 · A frozen layer with its own backward
 #
-# No processor multiplies NF4. So the layer makes $\hat W$, the weight in floats, from its bytes, multiplies, and drops it:
+# No processor multiplies NF4 directly. So the layer dequantizes its bytes to $\hat W$, the weight in floats, multiplies, and drops it:
 #
 # $$y = x\, \hat W^\top, \qquad \frac{\partial L}{\partial x} = \frac{\partial L}{\partial y}\, \hat W.$$
 #
 # $x$ is $T$ tokens by $D$ features, $y$ is $T$ by $F$, and $L$ is the loss. Backward needs $\hat W$ once more. It does **not**
-# need $x$: that would be for the gradient of the weight, and the weight is frozen.
+# need $x$: only the gradient of the weight would, and the weight is frozen.
 #
-# Suppose that we write `x @ held.dequantize().T` and leave backward to autograd. What is kept until then?
+# Suppose we write `x @ held.dequantize().T` and leave backward to autograd. What does it keep until then?
 #
-# **Predict**: bytes saved for backward by that line, for a weight of 256 x 128 in 4 bits, in float32, at 32 tokens.
+# **Predict**: the bytes that this line saves for backward, for a 256 x 128 weight in 4 bits, computing in float32 on 32 tokens.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -640,10 +643,10 @@ lab.reveal("kept_bytes", kept_bytes, outs=256, ins=128)
 
 # %% [markdown]
 # **Explain**: autograd keeps all of $\hat W$ in floats, in every layer of the model, until backward reaches that layer. When backward
-# begins, the *whole model* is there in floats again, beside its 4 bits. All that was spared is lost.
+# begins, the *whole model* is in memory in floats again, beside its 4 bits. Everything that was saved is lost.
 #
-# The remedy is known from [e05](e05_activation_memory.ipynb): do not keep it, make it again. The picture shows three layers.
-# Move the handle.
+# You know the remedy from [e05](e05_activation_memory.ipynb): recompute it instead of keeping it. The picture shows three layers.
+# Move the slider.
 
 # %%
 ideas.made_again()
@@ -653,8 +656,8 @@ ideas.made_again()
 #
 # Difficulty 3 · 12 minutes · 16 points
 #
-# Forward makes $\hat W$, multiplies and forgets it; backward makes it again. `layer.weight.dequantize()` is $\hat W$, $F$ x $D$,
-# in float32, a new tensor at each call. The layer itself is the only thing that backward has to remember.
+# Forward dequantizes $\hat W$, multiplies and drops it; backward dequantizes it again. `layer.weight.dequantize()` is $\hat W$,
+# $F$ x $D$, in float32, a new tensor at each call. The layer itself is all that backward has to remember.
 
 
 # %% tags=["exercise"]
@@ -683,7 +686,7 @@ DequantizedMatmul = lab.grade(DequantizedMatmul)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `ctx.layer = layer` remembers the layer, whose bytes are there anyhow. `ctx.save_for_backward` is not needed at all.
+# `ctx.layer = layer` remembers the layer, whose bytes are in memory anyway. `ctx.save_for_backward` is not needed at all.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -698,8 +701,8 @@ DequantizedMatmul = lab.grade(DequantizedMatmul)
 # </details>
 
 # %% [markdown]
-# Your parts become a layer. Its bytes are *buffers*: they belong to the model, and no optimizer touches them. (`Held` reads its own
-# dict of them, which `model.to(…)` does not reach. So a model is cast first, and its layers are swapped last.)
+# Your parts become a layer. Its bytes are *buffers*: they belong to the model, and no optimizer touches them. (`Held` reads them from
+# its own dict, which `model.to(…)` does not reach. So cast a model first, and swap its layers last.)
 
 
 # %% tags=["experiment"]
@@ -724,11 +727,12 @@ print(f"saved for backward: {kept_bytes} bytes")
 # %% [markdown]
 # ## 5 · Three ways in one budget
 #
-# Now the models. *Full*: everything is trained, in float32. *LoRA*: the base in bfloat16, adapters of rank 8 in float32 beside
+# Now the models. *Full*: everything is trained, in float32. *LoRA*: the base in bfloat16, with rank-8 adapters in float32 beside
 # every linear layer of the blocks. *QLoRA*: the same adapters, beside your `QLinear`. Embedding and norms stay in bfloat16. In
-# all three the blocks are recomputed in backward, as in e05, so that activations are few.
+# all three the blocks are recomputed in backward, as in e05, so that activations stay small.
 #
-# Let $P$ be the number of parameters, $M$ those in the blocks' matrices, and $A$ those of the adapters. Then the *states* take
+# Let $P$ be the number of parameters, $M$ those in the blocks' matrices, and $A$ those of the adapters. Then weights, gradients and
+# optimizer state, together the *states*, take these bytes:
 #
 # | | weights | gradients and Adam |
 # |---|---|---|
@@ -754,9 +758,9 @@ def made(way):
 
 
 # %% [markdown]
-# A `memory_budget` turns "does not fit" into a fact: it counts the bytes of every tensor, and raises `OutOfMemory` at the
-# operation that passes the limit. We give each way three steps over one text of 64 tokens, first without a limit and under a
-# ledger, then with one.
+# A `memory_budget` makes "does not fit" a measured fact: it counts the bytes of every tensor, and raises `OutOfMemory` at the
+# operation that exceeds the limit. Each method takes three steps on one text of 64 tokens, first without a limit while a ledger
+# records its memory, then with one.
 
 # %% tags=["experiment", "folded"]
 from minitrain.measure.budget import OutOfMemory, memory_budget
@@ -809,7 +813,7 @@ for way, tuning in TUNINGS.items():
     budget.append(row)
 
 # %% [markdown]
-# Now each way trains on the forest's stories, whether it fits or not, so that we see what the two others would have reached.
+# Now each method trains on the forest stories, whether it fits or not, so that we see what the other two would have reached.
 
 # %% tags=["experiment"]
 tuned = {}
@@ -847,44 +851,45 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: the closed form is right to 0.1% in all three ways. LoRA takes gradients and Adam's state away, 10.50 MB become 2.36.
-# QLoRA shrinks the base, and 1.49 are left. Of these the adapters have $16A = 1.05$ MB: in a small model they are large, in a model of
-# 70B they are 8%. The peak of QLoRA lies 0.87 MB above its states. It is in backward: beside the states there are what
-# `dequantize` makes for one layer, $\hat W$ and the steps on the way to it, and the logits. In the first step Adam has no state yet at
-# that moment, and the peak is lower. One step that fits proves nothing.
+# **Explain**: the closed form is within 0.1% of the measurement for all three methods. LoRA removes the base's gradients and Adam state:
+# 10.50 MB become 2.36. QLoRA shrinks the base, which leaves 1.49. Of these the adapters take $16A = 1.05$ MB: a large share of a small
+# model, but 8% of a 70B one. QLoRA's peak is 0.87 MB above its states. It occurs in backward: beside the states there are the logits,
+# and what `dequantize` allocates for one layer, $\hat W$ and its intermediate results. In the first step Adam has no state yet at
+# that moment, and the peak is lower: that one step fits proves nothing.
 
 # %% [markdown]
-# And the quality? All start near 0.54 nats above the floor. Full fine-tuning comes down to 0.24, LoRA and QLoRA both to 0.32. So rank
+# And the quality? All start near 0.54 nats above the floor. Full fine-tuning gets down to 0.24, LoRA and QLoRA both to 0.32. So rank
 # 8 costs something here, where the base has much to learn. The **four bits cost 0.005 nats**; before fine-tuning they cost 0.004.
 
 # %% [markdown]
-# QLoRA's table 4 says the same of LLaMA models from 7B to 65B. Their mean accuracy on MMLU after fine-tuning is 53.0% with LoRA in 16
-# bits, 53.1% with NF4 and double quantization, and 52.2% with FP4.
+# QLoRA's table 4 finds the same for LLaMA models from 7B to 65B. Their mean accuracy on MMLU after fine-tuning is 53.0% with 16-bit
+# LoRA, 53.1% with NF4 and double quantization, and 52.2% with FP4.
 #
-# **Takeaway**: at a budget of 2.6 MB only QLoRA runs on, with 1.49 MB of states instead of 2.36 and 10.50, and it gains what LoRA gains:
-# 0.22 nats.
+# **Takeaway**: within a budget of 2.6 MB only QLoRA keeps running, with 1.49 MB of states instead of 2.36 and 10.50, and it gains as much
+# as LoRA: 0.22 nats.
 
 # %% [markdown]
-# > **Time.** What is made again is paid for, twice in forward here (blocks are recomputed) and once in backward. A step of 512 tokens took
-# > about a quarter longer on our CPU with QLoRA than with LoRA. The more tokens a step has, the smaller is the share. (All of this lab
-# > runs on the CPU. On GPUs, bitsandbytes has such layers, with kernels that unpack and multiply.)
+# > **Time.** Recomputing has its price: each weight is dequantized twice in forward here (blocks are recomputed) and once in backward,
+# > whatever the number of tokens, so its share falls as a step gets longer. Do not read times off this lab: it runs on the CPU, and many
+# > CPUs have no units for bfloat16, so that the bfloat16 base of LoRA and QLoRA can be several times *slower* than full fine-tuning in
+# > float32. On GPUs it is the other way round, and bitsandbytes has kernels that unpack and multiply.
 
 # %% [markdown]
 # ## 6 · The merge trap
 #
 # An adapter costs a little at every token, so after training one would like to *merge* it: $W' = \hat W + s\,BA$, one matrix, no
-# adapter. The base was in 4 bits, so why not keep $W'$ in 4 bits as well?
+# adapter. The base was in 4 bits, so why not store $W'$ in 4 bits as well?
 #
-# In the base, every weight lies **on a level**. If what training adds is small against the distance of two levels, then most
-# weights, rounded to 4 bits anew, fall back on their old level. Others move a whole step. Move the handle.
+# In the base, every weight lies **on a level**. If what training adds is small compared with the distance between levels, most
+# weights, rounded to 4 bits again, fall back to their old level. Others move by a whole step. Move the slider.
 
 # %%
 ideas.rounded_away()
 
 # %% [markdown]
-# **Experiment**: QLoRA trains once more, at a tenth of section 5's rate, so that the adapter is small. Left beside its base, it is
-# compared with three merges: in 16 bits, into 4 bits, and onto the *original* weights, which are better than $\hat W$, but not the
-# ones that the adapter was trained beside. We measure by how much the logits move (the root mean square), and the loss. The last
+# **Experiment**: QLoRA trains once more, at a tenth of section 5's learning rate, so that the adapter is small. Kept beside its base, it
+# is compared with three merges: in 16 bits, into 4 bits, and onto the *original* weights, which are more exact than $\hat W$ but not
+# those that the adapter was trained with. We measure how far the logits move (root mean square), and the loss. The last
 # row has no adapter at all: the original weights against $\hat W$, before any fine-tuning.
 
 # %% tags=["experiment"]
@@ -971,20 +976,20 @@ rises = held_out_loss(model) - budget[-1]["loss"]
 print(f"section 5's adapter: {stayed:.0%} of the codes stay, {rises:.4f} nats lost")
 
 # %% [markdown]
-# **Explain**: in 16 bits the logits move by 0.01, which is the rounding of bfloat16. Into 4 bits they move by 0.15. 92% of
-# the codes are the old ones, and part of what was learned is gone. The adapter of section 5 is larger, only 36% of the codes stay, and
-# 0.007 nats are lost of a gain that is larger, too. The smaller adapter falls the deeper into the trap.
+# **Explain**: merged in 16 bits, the logits move by 0.01, the rounding of bfloat16. Merged into 4 bits, they move by 0.15: 92% of
+# the codes are the old ones, and part of what was learned is gone. The adapter of section 5 is larger: only 36% of the codes stay, and
+# 0.007 nats are lost out of a larger gain. The smaller the adapter, the deeper the trap.
 
 # %% [markdown]
-# "Onto the original" moves the logits by 0.126, about as far as the original weights do without any adapter. It takes the errors of
-# $\hat W$ away, but the adapter was trained with them. Here that costs little loss, and still it is not the model that was tested.
+# "Onto the original" moves the logits by 0.126, about as far as the original weights do without any adapter. It removes the errors of
+# $\hat W$, but the adapter was trained with them. Here that costs little loss, and still it is not the model that you evaluated.
 #
-# **Takeaway**: dequantize, add, and **keep 16 bits**. Whoever needs 4 bits keeps the adapter beside them. The package's `merge`
+# **Takeaway**: dequantize, add, and **keep 16 bits**. If you need 4 bits, keep the adapter beside them. The package's `merge`
 # never goes back to 4 bits.
 
 # %% [markdown]
-# **Question**: fine-tuning at the small rate brought the loss from `start` to `best`. Which share of this gain does merging into 4 bits
-# lose again? Use your table, `start` and `best`.
+# **Question**: fine-tuning at the small rate brought the loss from `start` to `best`. What share of this gain does merging into 4 bits
+# lose? Use your table, `start` and `best`.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -999,13 +1004,13 @@ lab.answer("lost_share", lost_share)
 # %% [markdown]
 # ## 7 · A pager for the optimizer
 #
-# One thing still ends a run: a long text. Its activations are gone after the step, but for a moment they need memory, and one
-# such moment is an out-of-memory error. QLoRA keeps Adam's state in *unified memory*, cut into **pages**, which the driver may
-# move to the CPU's memory when the GPU's is short. When the optimizer touches a page that is away, this is a *page fault*, and
-# the page is brought back.
+# One thing can still end a run: a long text. Its activations are freed after the step, but they need memory for a moment, and one
+# such moment is enough for an out-of-memory error. QLoRA keeps Adam's state in *unified memory*, divided into **pages**, which the driver
+# may move to the CPU's memory when the GPU's runs short. When the optimizer touches a page that was moved away, that is a *page fault*,
+# and the page is brought back.
 #
-# **Predict**: the state has 9 pages, and there is room for 8. An optimizer step goes through all pages in order, again and
-# again, and the page that was touched longest ago makes room. How many of the 9 pages fault in each step?
+# **Predict**: the state has 9 pages, and there is room for 8. Each optimizer step goes through all pages in order, and the page
+# touched longest ago makes room. How many of the 9 pages fault in each step?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1017,19 +1022,19 @@ lab.predict("faults", guess)
 # %% [markdown]
 # What a pager does at each touch:
 #
-# - A page touched for the **first time** is *made*: nothing is read, and it is no fault.
-# - A page that is **away** is a fault. Its bytes come in from the CPU.
-# - If there is no free *frame* (a place for a page), the page touched **longest ago** goes (*least recently used*, LRU). If
-#   it was ever written since it came, it is *dirty*, and its bytes go out. A clean page is dropped: the CPU still has it, or it
-#   was made and never written.
-# - Touching a page makes it the most recent one, also if it was there.
+# - A page touched for the **first time** is *created*: nothing is read, and it is not a fault.
+# - A page that is **away** is a fault. Its bytes are brought in from the CPU.
+# - If there is no free *frame* (room for one page), the page touched **longest ago** is evicted (*least recently used*, LRU). If
+#   it has been written since it came in, it is *dirty*, and its bytes go out. A clean page is dropped: the CPU still has it, or it
+#   was created and never written.
+# - Touching a page makes it the most recently used one, even if it was resident already.
 
 # %% [markdown]
 # ### Exercise 6 · `PageTable`
 #
 # Difficulty 4 · 15 minutes · 14 points
 #
-# Write `touch` and `evict_to`. An `OrderedDict` remembers its order: `resident.popitem(last=False)` takes its first out.
+# Write `touch` and `evict_to`. An `OrderedDict` remembers its order: `resident.popitem(last=False)` removes the first entry.
 
 
 # %% tags=["exercise"]
@@ -1078,25 +1083,25 @@ PageTable = lab.grade(PageTable)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `-(-nbytes // page_bytes)` rounds up. The pages of a new key begin behind those of all keys before it.
+# `-(-nbytes // page_bytes)` rounds up. The pages of a new key come after those of all earlier keys.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# For each page: count a fault if it is not resident and the key is not new; `pop` it from `resident` (it goes to the end);
-# make room for one more; put it in.
+# For each page: count a fault if it is not resident and the key is not new; `pop` it from `resident`, make room for one more,
+# and put it back in, which places it at the end.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
 # `dirty = self.resident.pop(page, False) or write`, then `self.evict_to(self.frames - 1)`, then
-# `self.resident[page] = dirty`. A page that was dirty stays dirty when it is only read.
+# `self.resident[page] = dirty`. A dirty page stays dirty when it is only read.
 #
 # </details>
 
 # %% [markdown]
 # Your table now stands behind a real optimizer: `paged` reports every access of AdamW to its state. The tensors themselves do
-# not move here, so that the steps are those of plain AdamW in every bit. We count what a GPU would have moved.
+# not move here, so the steps are bit for bit those of plain AdamW. We count what a GPU would have moved.
 
 # %% tags=["experiment"]
 from minitrain.memory.paged_optimizer import paged
@@ -1159,19 +1164,19 @@ show.table(
 ideas.page_table()
 
 # %% [markdown]
-# **Explain**: with as many frames as pages nothing ever moves. With *one* frame less, *every* page faults in every step: by the time
-# its turn comes, it is always the one touched longest ago. It is a cliff, not a slope, and known as LRU's weakness where pages are touched in a circle.
+# **Explain**: with as many frames as pages nothing ever moves. With *one* frame fewer, *every* page faults in every step: when
+# its turn comes, it has just been evicted. It is a cliff, not a slope, and a well-known weakness of LRU under cyclic access.
 #
-# How bad is it? Adam's state for the adapters of a 7B (rank 16, 40 million numbers) has $8 \cdot 40\text{M} = 320$ MB. Over a link of 25
-# GB/s it goes out and in again in 26 ms, and only in steps whose text was long. A step that is late by 26 ms is better than a run
+# How bad is it? Adam's state for the adapters of a 7B model (rank 16, 40 million parameters) takes $8 \cdot 40\text{M} = 320$ MB. Over a
+# 25 GB/s link it goes out and back in 26 ms, and only in steps with a long text. A step that is 26 ms late is better than a run
 # that has ended.
 
 # %% [markdown]
 # ## 8 · Which card holds which model
 #
-# The formula of section 5 has been right on your small models. Now it may speak of large ones: Llama 2 of 7B, 13B and 70B,
-# and Llama 3 of 405B, rank 16, one text of 512 tokens, blocks recomputed, in 16-bit training (whose 2 + 2 + 12 bytes a parameter
-# are the same 16 in sum).
+# The formula of section 5 was right for your small models. Now apply it to large ones: Llama 2 with 7B, 13B and 70B,
+# and Llama 3 with 405B, at rank 16, one text of 512 tokens, blocks recomputed, in 16-bit training (whose 2 + 2 + 12 bytes per parameter
+# also add up to 16).
 
 # %% tags=["experiment"]
 from minitrain.model.config import preset
@@ -1226,13 +1231,13 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: read along the dashed lines. A card of 24 GB holds the 7B with LoRA, and the 13B with QLoRA. The 70B needs 142 GB with LoRA,
-# and 40 GB with QLoRA: one card of 48 GB, which is what the QLoRA paper promises for 65B. In full, even the 7B (108 GB) fits
-# on none of these cards alone.
+# **Explain**: read along the dashed lines. A 24 GB card holds the 7B model with LoRA, and the 13B with QLoRA. The 70B needs 142 GB with
+# LoRA and 40 GB with QLoRA: one 48 GB card, which is what the QLoRA paper promises for 65B. Full fine-tuning of even the 7B (108 GB) fits
+# none of these cards alone.
 #
-# **Question**: the texts shall have 8,192 tokens instead of 512, which makes activations 16 times as large. Each card works on a text
-# of its own and holds its activations; all else is cut evenly over the cards. Eight H100 still hold the 405B with QLoRA. How many
-# would it take, at the least, with LoRA in 16 bits? (80e9 bytes each. Your table has the bytes.)
+# **Question**: suppose the texts have 8,192 tokens instead of 512, which makes activations 16 times as large. Each card works on its own
+# text and holds its activations; everything else is split evenly over the cards. Eight H100s still hold the 405B with QLoRA. How many
+# would 16-bit LoRA need at least? (80e9 bytes each. Your table has the bytes.)
 
 # %%
 show.table(
@@ -1268,20 +1273,20 @@ h100s = int(-(-cut // (80e9 - 16 * lora["activation_bytes"])))
 lab.answer("h100s", h100s)
 
 # %% [markdown]
-# **Worked out: 405B on eight H100.** They have $8 \cdot 80 = 640$ GB. In full the model needs 6,496 GB, ten times as much. LoRA's base
-# alone is 812 GB: no. QLoRA's base has $\tfrac{4.127}{8} \cdot 401.6\text{B} = 207$ GB in its matrices, and 8.4 GB in embedding and head, which stay in 16
-# bits. Cut over eight cards ([ZeRO-3](e03_zero.ipynb)), this is 27 GB a card.
+# **Worked out: 405B on eight H100s.** They have $8 \cdot 80 = 640$ GB. Full fine-tuning needs 6,496 GB, ten times as much. LoRA's base
+# alone takes 812 GB: no. QLoRA's base takes $\tfrac{4.127}{8} \cdot 401.6\text{B} = 207$ GB for its matrices, and 8.4 GB for embedding and
+# head, which stay in 16 bits. Split over eight cards ([ZeRO-3](e03_zero.ipynb)), this is 27 GB per card.
 
 # %% [markdown]
-# The adapters of rank 16 have 623 million numbers; at 16 bytes each they take 10 GB, 1.2 a card. A text of 512 tokens takes 2.4 GB
-# of activations on *every* card. That makes 31 of 80 GB, and leaves room for texts ten times as long. What lives only for a moment is not counted here:
-# $\hat W$ of one layer in 16 bits (1.7 GB for an MLP matrix), the logits, and what the framework itself takes.
+# The rank-16 adapters have 623 million parameters; at 16 bytes each they take 10 GB, 1.2 per card. A text of 512 tokens takes 2.4 GB
+# of activations on *every* card. That makes 31 of 80 GB, and leaves room for texts ten times as long. Not counted is what lives only
+# for a moment: $\hat W$ of one layer in 16 bits (1.7 GB for an MLP matrix), the logits, and the framework's own memory.
 #
-# **Takeaway**: 6,496 GB in full, 824 with LoRA, 228 with QLoRA. The eight cards hold the last, with room to spare.
+# **Takeaway**: 6,496 GB for full fine-tuning, 824 for LoRA, 228 for QLoRA. The eight cards hold the last, with room to spare.
 
 # %%
 lab.score(read="minitrain/quantization/layers/linear.py")
 
 # %% [markdown]
-# Next: [e08 · Quantization](e08_quantization.ipynb) rounds a trained model without training it again, or go by the
+# Next: [e08 · Quantization](e08_quantization.ipynb) rounds a trained model without training it again; or return to the
 # [map of the course](index.ipynb).

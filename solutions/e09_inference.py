@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e09 · Inference
 #
-# **One model, many readers: a sampler, a cache, pages that texts share, one rule for every step. You build the parts of a serving
-# engine, and it tells the same tokens in ten modes.**
+# **One model, many users: a sampler, a KV cache, pages shared between requests, one rule for every step. You build the parts of a
+# serving engine, and it generates the same tokens in ten modes.**
 #
 # 180 minutes · CPU is enough · before: [e08 · Quantization](e08_quantization.ipynb) · [map of the course](index.ipynb)
 #
-# You build: a sampler, attention over a KV cache, a pool of blocks, tables that share prefixes, the scheduler's step, and keys and
-# values in few bits. You end with this picture: the same requests, told in four ways.
+# You build a sampler, attention over a KV cache, a pool of blocks, block tables that share prefixes, the scheduler's step, and a
+# quantized KV cache. By the end you will have made this picture: the same requests, served in four ways.
 #
 # ![Tokens told against seconds for naive generation, a cache, static batches and continuous batches: each of the four lines is steeper than the one before](../labs/pictures/e09_inference.png)
 
@@ -20,29 +20,30 @@ lab = Lab("e09_inference")
 # %% [markdown]
 # ## 1 · From logits to a token
 #
-# For a text, the model gives each of V tokens a number, its **logit** $z_i$. Which token comes next is up to us. With the
+# Given a text, the model assigns each of V tokens a number, its **logit** $z_i$. Which token comes next is up to us. With a
 # **temperature** $\tau$,
 #
 # $$p_i = \frac{e^{z_i / \tau}}{\sum_j e^{z_j / \tau}}.$$
 #
-# A small $\tau$ makes the likeliest token still likelier. In the limit, called $\tau = 0$, it is always taken: **greedy**. Two cuts take
-# unlikely tokens away, because there are so many of them that together they are drawn often. **Top-k** keeps the k likeliest.
-# **Top-p** goes through what top-k has left, from the likeliest on, with probabilities that sum to 1 again. It keeps the fewest tokens whose sum
-# reaches p ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
+# A small $\tau$ makes the likeliest token even likelier. In the limit, written $\tau = 0$, it is always chosen: **greedy** decoding. Two
+# cut-offs remove unlikely tokens, because there are so many of them that together they are drawn often. **Top-k** keeps the k likeliest.
+# **Top-p** renormalizes what top-k has left and, starting from the likeliest, keeps the fewest tokens whose probabilities add up to at
+# least p ([Holtzman et al. 2020](https://arxiv.org/abs/1904.09751)).
 
 # %%
 ideas.token_cuts()
 
 # %% [markdown]
-# A server answers many requests in one batch. If all drew from one random generator, a text would depend on who else is there: a
-# neighbour that draws first takes "your" random number. So each request has a generator of its own. Its seed then decides its text,
-# alone or in company, and also after it was interrupted.
+# A server answers many requests in one batch. If all of them drew from one random generator, an answer would depend on who else is in
+# the batch: a neighbour that draws first takes "your" random number. So each request has its own generator. Its seed alone then determines
+# its answer, whatever else is in the batch, and even if it was interrupted.
 #
 # ### Exercise 1 · `sample`
 #
 # Difficulty 2 of 5 · 12 minutes · 9 points
 #
-# The order is temperature, top-k, top-p. The token with which the sum reaches p stays, so that at least one is left; `top_k` may be more than there are.
+# The order is temperature, top-k, top-p. The token with which the sum reaches p is kept, so at least one remains; `top_k` may exceed
+# the vocabulary.
 
 
 # %% tags=["exercise"]
@@ -61,44 +62,45 @@ sample = lab.grade(sample)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# A loop over the rows is fine. Sort a row once, the likeliest first: then both cuts are about places in this order.
+# A loop over the rows is fine. Sort a row once, likeliest first: then both cut-offs are positions in this order.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `ordered, order = (row / temperature).sort(descending=True)`. `ordered[:None]` is all of it. `p.cumsum(0) - p` is the sum of those that are
-# likelier.
+# `ordered, order = (row / temperature).sort(descending=True)`. `ordered[:None]` is all of it. `p.cumsum(0) - p` is the sum over the
+# likelier tokens.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Set p to 0 where the likelier ones reach top_p already. `torch.multinomial(p, 1, generator=request.generator)` gives a place in the
-# order, and needs no sum of 1.
+# Set p to 0 where the likelier tokens already reach top_p. `torch.multinomial(p, 1, generator=request.generator)` returns a position
+# in the order, and does not need a sum of 1.
 #
 # </details>
 
 # %% [markdown]
 # ## 2 · What need not be computed twice
 #
-# The plain way to write n tokens after a prompt of t tokens runs the model on the whole text for each:
+# The naive way to generate n tokens after a prompt of t tokens runs the model on the whole text for each of them:
 # $t + (t + 1) + \dots \approx n\,(t + n/2)$ tokens in all. With $t = 24$ and $n = 24$ these are about 860.
 #
-# Most of it was computed before. A token reads only what stands before it, so nothing of it changes when the text grows. Later
-# tokens need just two things of it in each layer: its **key** and its **value**. Keep them, and every token is computed once: $t + n - 1 = 47$, for the last one is read by nobody.
+# Most of that was computed before. A token attends only to what comes before it, so nothing about it changes as the text grows. Later
+# tokens need just two things from it in each layer: its **key** and its **value**. Keep them, and every token is computed once:
+# $t + n - 1 = 47$ in all, since nothing attends to the last one.
 
 # %%
 ideas.cache_steps()
 
 # %% [markdown]
-# Two things can go wrong. **Positions**: RoPE turns queries and keys by their place in the text. A token that comes alone is not
-# at position 0, but behind all that is kept. Its key is turned *before* it is kept, and never again. **The mask**: new token i of a chunk stands
-# at place length + i. It reads all that is kept, the new ones before it, and itself.
+# Two things can go wrong. **Positions**: RoPE rotates queries and keys by their position in the text. A token that arrives alone is not
+# at position 0, but after everything in the cache. Its key is rotated *before* it is stored, and never again. **The mask**: new token i of
+# a chunk is at position length + i. It attends to everything in the cache, to the new tokens before it, and to itself.
 #
 # ### Exercise 2 · `cached_attention`
 #
 # Difficulty 3 · 15 minutes · 10 points
 #
-# PyTorch's `scaled_dot_product_attention` may be used. Mind its `is_causal=True`: it lines up the *first* query with the *first* key.
+# You may use PyTorch's `scaled_dot_product_attention`. Beware of its `is_causal=True`: it aligns the *first* query with the *first* key.
 
 
 # %% tags=["exercise"]
@@ -121,14 +123,14 @@ cached_attention = lab.grade(cached_attention)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Four steps: project x and split into heads; turn queries and keys by `torch.arange(length, length + T)`; write keys and values;
-# attend to the first length + T places only.
+# Four steps: project x and split it into heads; rotate queries and keys by `torch.arange(length, length + T)`; write keys and values;
+# attend to the first length + T positions only.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Heads stand third after `split`, and second in the cache: `.transpose(1, 2)`. The mask (T, length + T), True where it may be read:
-# `positions[:, None] >= torch.arange(length + T)`.
+# Heads are dimension 2 after `split`, and dimension 1 in the cache: `.transpose(1, 2)`. The mask (T, length + T), True where attention is
+# allowed: `positions[:, None] >= torch.arange(length + T)`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -141,20 +143,20 @@ cached_attention = lab.grade(cached_attention)
 # %% [markdown]
 # ### Two kinds of work
 #
-# A prompt's tokens are computed together: **prefill**. An answer's come one by one: **decode**. Both read all P weights once a pass.
-# With n tokens in the pass and 4 bytes a weight, the **intensity**, FLOPs a byte, is about
+# A prompt's tokens are computed together: **prefill**. An answer's tokens come one by one: **decode**. Both read all P weights once per
+# pass. With n tokens in the pass and 4 bytes per weight, the **arithmetic intensity**, in FLOPs per byte, is about
 #
 # $$\frac{2 P n}{4 P + \text{bytes of keys and values}}.$$
 #
-# A machine has a peak in FLOP/s and a bandwidth in bytes/s. Below their quotient, the **ridge**, memory decides; above it
-# arithmetic does. One decoded token has an intensity of 1/2. A prompt is read once for all its tokens. A *batch* of n answers also shares
-# the weights, but each text has keys and values of its own.
+# A machine has a peak in FLOP/s and a bandwidth in bytes/s. Below their ratio, the **ridge point**, memory is the limit; above it,
+# arithmetic is. One decoded token has an intensity of 1/2. A prompt shares the weights, and one set of keys and values, among all its
+# tokens. A *batch* of n answers shares the weights too, but each text has keys and values of its own.
 
 # %%
 ideas.roofline()
 
 # %% [markdown]
-# Now measure both on a model with random weights: speed does not ask what weights say. Every text has 256 tokens in its cache.
+# Now measure both on a model with random weights, since speed does not depend on their values. Every text has 256 tokens in its cache.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.plain.loop import Cache, read_on
@@ -223,7 +225,7 @@ print(f"the ridge of this machine: {peak / bandwidth:.1f} FLOPs a byte")
 lab.experiment("roofline", roofline)
 
 # %% [markdown]
-# **Question**: from how many tokens on does a *prompt* stand above the ridge of your machine? (The smallest number of the table.)
+# **Question**: from how many tokens on is a *prompt* above the ridge point of your machine? (The smallest such number in the table.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -239,28 +241,31 @@ ridge = min(
 lab.answer("ridge", ridge)
 
 # %% [markdown]
-# **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs a byte. A batch of answers shares only the weights. Its keys
-# and values grow with it: a text's 12.6 MFLOPs a token stand against its own 1.58 MB, so that *no* batch comes above 8 FLOPs a byte.
-# The ridge of our CPUs lay between 5 and 15: only the largest batches pass the lower one, and none the higher. On an H100 it is at 295:
-# decoding is memory bound there, whatever the batch. Section 5 has the way out.
+# **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs per byte. A batch of answers shares only the weights. Its keys
+# and values grow with it: each text's 12.6 MFLOPs per token come with 1.58 MB of its own, so *no* batch gets above 8 FLOPs per byte, or 16
+# if all numbers had 2 bytes. The ridge of our CPUs was between 5 and 15: only the largest batches pass the lower one, and none the higher.
+# On an H100 in bfloat16 it is at 295, so decoding this model would be memory bound there at any batch size. That is not a law: a 70B model
+# with 8 key/value heads has 140 GFLOPs per token and, in 2-byte numbers, 84 MB for the 256 tokens of a text, a limit of 1,670 FLOPs per
+# byte; it crosses the ridge at a batch of about 360, if 360 texts fit into memory. Section 5 makes them smaller.
 
 # %% [markdown]
-# Measured times lie above the roof, in our runs by 1.5 to 7 times, the most where few tokens are computed: a pass is a hundred small
-# operations, and each must be started.
+# Measured times are longer than the roofline allows, by a factor of 1.5 to 7 in our runs, most where few tokens are computed: a pass is a
+# hundred small operations, and each has to be launched.
 #
-# **Takeaway**: in a batch of 256 answers a token cost nearly twice as much as in a prompt of 256, and in a single answer 25 to 40
-# times as much.
+# **Takeaway**: a token in a batch of 256 answers cost nearly twice as much as one in a prompt of 256, and a token of a single answer 25 to
+# 40 times as much.
 
 # %% [markdown]
 # ## 3 · Pages
 #
-# Where do keys and values lie? The plain cache reserves a row for each text, as long as the longest text may become. Nobody knows in
-# advance how long an answer will be, so most of a row is paid for and empty.
+# Where are keys and values stored? The plain cache reserves a row for each text, as long as the longest text may become. Nobody knows in
+# advance how long an answer will be, so most of a row is reserved and empty.
 #
-# Operating systems solved this long ago. Cut memory into **blocks** of some tokens, and give each text a **table** of blocks, wherever they are
-# free. At most one block a text is not full ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180), PagedAttention).
+# Operating systems solved this long ago. Divide memory into **blocks** of a few tokens, and give each text a **block table**, a list of
+# blocks wherever they were free. At most one block per text is not full ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180),
+# PagedAttention).
 #
-# **Predict**: texts of some 300 tokens, rows of 2,048. How many percent of the reserved memory are empty in the mean?
+# **Predict**: texts of some 300 tokens, rows of 2,048. What percentage of the reserved memory is empty on average?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -273,18 +278,19 @@ lab.predict("wasted", guess, unit="%")
 ideas.block_tables()
 
 # %% [markdown]
-# Tables can name the same block. If 100 requests begin with the same instructions, their keys and values are there once. So a block
-# has a **reference count**: how many texts hold it. At 0 it is free, but its content is still right, and the next request may
-# want it. It stays **findable** by a **key** until someone needs the room. Then the block that has been free for the longest time is taken: *least
-# recently used*. Blocks without a key go before all others: nothing is lost with them.
+# Several tables may name the same block. If 100 requests start with the same instructions, their keys and values are stored once. So a
+# block has a **reference count**: how many texts hold it. At 0 it is free, but its content is still valid, and the next request may
+# want it. It can still be **found** by its **key** until someone needs the space. Then the block that has been free longest is taken, the
+# *least recently used* one. Blocks without a key are taken before all others, because nothing is lost with them.
 
 # %% [markdown]
 # ### Exercise 3 · `Pool`
 #
 # Difficulty 3 · 18 minutes · 9 points
 #
-# Servers do this at every step, with 100,000 blocks, so nothing may search through a list. Python's `OrderedDict` is a dictionary whose
-# entries stand in order: `popitem(last=False)` takes the first, `del` any, `move_to_end(block, last=False)` puts one in front, and each takes the same time at any size.
+# Servers do this at every step, with 100,000 blocks, so nothing may search through a list. Python's `OrderedDict` is a dictionary with an
+# order: `popitem(last=False)` removes the first entry, `del` any, `move_to_end(block, last=False)` moves one to the front, and each takes
+# the same time at any size.
 
 # %%
 from collections import OrderedDict
@@ -346,41 +352,43 @@ Pool = lab.grade(Pool)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Three things to keep: the counts; the free blocks, in the order in which they will be taken; and two dictionaries, key → block
-# and block → key, so that a block that is taken can be forgotten.
+# Keep three things: the counts; the free blocks, in the order in which they will be taken; and two dictionaries, key → block
+# and block → key, so that the key of a block that is taken can be forgotten.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `drop`: at 0 the block goes to the end of the free ones, or to their front if it has no key. `take` always takes the first.
+# `drop`: at 0 the block goes to the end of the free blocks, or to the front if it has no key. `take` always takes the first.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `hold` takes a block out of the free ones if its count was 0: `del self.free[block]`.
+# `hold` removes a block from the free ones if its count was 0: `del self.free[block]`.
 #
 # </details>
 
 # %% [markdown]
 # ### By what key?
 #
-# Equal tokens are not enough. Keys and values of a token depend on *everything* before it. So a block's key is made of its own tokens and
-# of the key of the block before: a **chain**, in which equal keys mean equal texts from the start. A request with an **adapter** (e06) has other keys and values for
-# the same tokens; the adapter is the chain's first link. `digest` makes 32 bytes of anything, so that a key is not as long as its text.
+# Equal tokens are not enough: the keys and values of a token depend on *everything* before it. So a block's key is made from its own
+# tokens and the key of the block before it: a **hash chain**, in which equal keys mean equal texts from the start. A request with an
+# **adapter** (e06) has different keys and values for the same tokens, so the adapter is the first link of the chain. `digest` makes 32 bytes
+# of anything, so that a key is not as long as its text.
 
 # %% [markdown]
-# Three rules. Only *full* blocks get a key, and only when they are computed. The *last* token of a text is always
-# computed: its logits are what one wants (an engine that took all of them had nothing left to compute). And of a text that ends, the *tail* is freed first: nothing finds a tail whose beginning is gone.
+# Three rules. Only *full* blocks get a key, and only once they are computed. The *last* token of a text is always
+# computed: its logits are what the step is for. (If all tokens were reused, there would be nothing left to compute.) And when a text ends,
+# its *tail* is freed first: a tail whose beginning is gone can never be found.
 
 # %% [markdown]
-# A text may also **fork**: two answers to one prompt. Both hold all blocks, the last of which is not full. Whoever writes into it
-# first must not write into the other's text: it gets a copy, and its table names that (**copy on write**).
+# A text may also **fork**: two answers to one prompt. Both hold all blocks, the last of which may not be full. Whichever writes to it
+# first must not write into the other's text: it gets a copy, which replaces the block in its table (**copy on write**).
 #
 # ### Exercise 4 · `BlockManager`
 #
 # Difficulty 5 · 45 minutes · 12 points
 #
-# `pool` is a `Pool`; use its seven names only. A table is a list of blocks, in the text's order.
+# `pool` is a `Pool`; use only its seven public names. A table is a list of blocks, in the order of the text.
 
 # %%
 from minitrain.inference.plain.given import digest
@@ -442,26 +450,26 @@ BlockManager = lab.grade(BlockManager)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `admit`: from the first block on, key = digest(parent, the block's tokens), with the adapter as the first parent; hold what is
-# found, first of all, so that nothing takes it away; stop at the first that is not. Then `grow` does the rest, and where it cannot, `release`.
+# `admit`: from the first block on, key = digest(parent, the block's tokens), with the adapter as the first parent; hold each block
+# found right away, so that nothing can take it; stop at the first that is missing. Then `grow` does the rest; if it cannot, `release`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `grow`: count first, take then. Missing are ⌈stop/size⌉ minus the table's length, and one for each block that would be written and
+# `grow`: count first, then take. You need ⌈stop/size⌉ minus the table's length, and one more for each block that would be written to and
 # whose `refs` is above 1. A block that was copied is dropped.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `commit`: keep each block's key in a dictionary of your own, so that a step computes none twice; delete the entry when a block is
-# taken. If `pool.find(key)` finds another block, leave this one without a name.
+# `commit`: keep each block's key in a dictionary of your own, so that no step computes one twice; delete the entry when a block is
+# taken. If `pool.find(key)` finds another block, leave this one without a key.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: texts grow token by token, with lengths as in chats: many short ones, a few long. A row of 2,048 is reserved, or rows of
-# the next power of two (filled, then copied to one twice as long), or pages by your manager. Counted at every token, over all texts.
+# **Run**: texts grow token by token, with lengths as in chats: many short, a few long. Each gets a row of 2,048, or a row of
+# the next power of two (when full, it is copied to one twice as long), or blocks from your manager. We count at every token, over all texts.
 
 # %% tags=["experiment", "folded"]
 import random
@@ -537,7 +545,7 @@ show.table(
 lab.experiment("waste", waste)
 
 # %% [markdown]
-# **Question**: the largest block of your table, without a common beginning, with which less than 4% are wasted?
+# **Question**: what is the largest block size in your table, without a shared prefix, that wastes less than 4%?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -553,38 +561,39 @@ block = max(
 lab.answer("block", block)
 
 # %% [markdown]
-# **Explain**: of rows of 2,048 places 16.6% are used; Kwon et al. measured 20.4 to 38.2% in engines of their time. With blocks of b
-# tokens, the last one of a text is empty by $(b - 1)/2$ in the mean. Beside a mean of 340 tokens, $b = 16$ gives $7.5 / 347.5 = 2.2\%$, as measured. Less
-# than 0 is wasted where a beginning is common: one place serves several texts.
+# **Explain**: rows of 2,048 are 16.6% full; Kwon et al. measured 20.4 to 38.2% in the engines of their time. With blocks of b
+# tokens, the last block of a text has $(b - 1)/2$ empty slots on average. Next to a mean of 340 tokens, $b = 16$ gives $7.5 / 347.5 = 2.2\%$,
+# as measured. With a shared prefix the waste falls below 0, because one slot serves several texts.
 #
-# **Takeaway**: rows waste 83.4% of what they hold, blocks of 16 tokens 2.2%; with 96 tokens in common, a place serves 1.22 tokens.
+# **Takeaway**: rows waste 83.4% of what they reserve, blocks of 16 tokens 2.2%; with a shared prefix of 96 tokens, a slot serves 1.22 tokens.
 
 # %% [markdown]
 # ## 4 · One rule for every step
 #
-# A batch shares the reading of the weights, so a server wants large batches. A **static** batch waits until its longest text has ended.
-# A **continuous** one is made anew at every step: who has ended leaves, who waits comes in
+# A batch reads the weights once for all its texts, so a server wants large batches. A **static** batch runs until its longest text has
+# ended. A **continuous** one is composed anew at every step: finished requests leave, waiting ones join
 # ([Yu et al. 2022](https://www.usenix.org/conference/osdi22/presentation/yu), Orca).
 
 # %%
 ideas.batches()
 
 # %% [markdown]
-# Prompts and answers need no two kinds of code. Each request has `tokens`, prompt and answer so far, of which the first `computed` are in
-# its blocks. A step computes
+# Prompts and answers do not need separate code. Each request has `tokens`, its prompt and the answer so far, of which the first `computed`
+# are in its blocks. A step computes
 #
 # $$\text{count} = \min(\text{len(tokens)} - \text{computed},\; \text{what is left of the budget})$$
 #
-# tokens of it. For a new prompt this is long, and cut by the **budget**, the most tokens of a step: **chunked prefill**. For an answer it is 1. A known
-# prefix counts as computed. A request that has lost its blocks has all to compute again. When count reaches the end, the step's logits give the
-# next token.
+# of them. For a new prompt this is a large number, limited by the **budget**, the most tokens in a step: **chunked prefill**. For an answer
+# it is 1. A prefix found in the cache counts as computed. A request that has lost its blocks has everything to compute again. When the step
+# reaches the last token, its logits give the next one.
 
 # %% [markdown]
-# First come, first served: those that run are served first, the oldest of them before the others. Where a block is missing, the *youngest* that runs is **preempted**: it gives
-# back all its blocks, forgets what it computed, and waits again, in front of all others. So the oldest always goes on, and everyone gets to the end.
+# First come, first served: running requests are served first, oldest first. If a block is missing, the *youngest* running request is
+# **preempted**: it gives back all its blocks, forgets what it computed, and waits again, ahead of all others. So the oldest always makes
+# progress, and every request finishes.
 #
-# Then those that wait are admitted in order, as long as there are budget, places and blocks. Nobody overtakes: else a long prompt might wait for ever. And a
-# step that preempts somebody admits nobody: the blocks just won would be lost at once.
+# Then waiting requests are admitted in order, as long as there is budget, a free row and enough blocks. None overtakes another, or a long
+# prompt might wait forever. And a step that preempts a request admits none: the blocks just gained would be lost at once.
 #
 # ### Exercise 5 · `schedule`
 #
@@ -610,28 +619,28 @@ schedule = lab.grade(schedule)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two loops. The first goes through `running` by an index, for the list may become shorter while you go; the second looks at
+# Two loops. The first goes through `running` by index, since the list may become shorter on the way; the second looks at
 # `waiting[0]`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `manager.grow(table, computed, computed + count)` is None: pop the last of `running`, release its table, and try the same request
-# again, unless it was itself the last.
+# If `manager.grow(table, computed, computed + count)` is None, pop the last of `running`, release its table, and try the same request
+# again, unless it was the last one itself.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `manager.admit(tokens, left, adapter)` gives table and computed; count is what is missing of its tokens, at most what is left. Stop at
-# the first None.
+# `manager.admit(tokens, left, adapter)` gives table and computed; count is the number of its tokens still missing, at most what is left.
+# Stop at the first None.
 #
 # </details>
 
 # %% [markdown]
 # ### The same tokens in every mode
 #
-# Your parts now serve. For their texts they get a small model, which reads the stories of e01; it trains in some seconds, in a folded cell.
-# `Server` of the package is the loop: your schedule, one forward pass over all new tokens, your sampler.
+# Now your parts serve requests. They get a small model trained on the stories of e01, which takes a few seconds in a folded cell.
+# The package's `Server` is the loop: your schedule, one forward pass over all new tokens, your sampler.
 
 # %% tags=["experiment", "folded"]
 import math
@@ -669,8 +678,9 @@ def train(model, steps, peak=6e-3):
 trained = train(build(config, seed=0), lab.size("steps"))
 
 # %% [markdown]
-# Sixteen requests begin with the same 20 tokens (of a story that breaks off there), and are told in ten modes, greedy and drawn. One number stands for all answers of a mode: a hash. The model
-# computes in float64 here, for in float32 another order of additions may turn a near tie.
+# Sixteen requests start with the same 20 tokens (of a story that breaks off there), and are answered in ten modes, greedy and sampled. A
+# hash stands for all answers of a mode. The model computes in float64 here, because in float32 a different order of additions can decide a
+# near tie.
 
 # %% tags=["experiment", "folded"]
 import time
@@ -757,17 +767,17 @@ print(tokenizer.decode(prompts[3]), "…", tokenizer.decode(naive[3]))
 lab.experiment("modes", modes)
 
 # %% [markdown]
-# **Explain**: ten greedy modes have one hash, and the seven that draw have one. (The first three do without the server, so that none of its
-# steps are counted.) Preempted requests lost their blocks, computed them again (or
-# found them still there: "reused"), and told the same. So did texts cut into chunks of 1 to 9 tokens. This is what an engine must promise, and what makes its
-# other numbers comparable.
+# **Explain**: all ten greedy modes have the same hash, and so do the seven that sample. (The first three do not use the server, so they
+# have no steps to count.) Preempted requests lost their blocks, computed them again (or found them still in the pool: "reused"), and gave
+# the same answers. So did prompts cut into chunks of 1 to 9 tokens. This is what an engine must promise, and what makes its
+# other figures comparable.
 #
-# **Takeaway**: 24 preemptions, 219 steps in place of 28, 880 tokens found again in blocks that were still there, and not one token is another.
+# **Takeaway**: 24 preemptions, 219 steps instead of 28, 880 tokens reused from blocks that were still there, and not one token differs.
 
 # %% [markdown]
-# **Run**: the same requests once more, greedy, by the package's engine and by others: with guesses that are read ahead (e09b), with a model that two
-# ranks share (e02b), and with one rank that reads the prompts and another that answers. `transformers` and vLLM are asked where they are
-# installed. A row is a mode. Tokens reused were found and not computed again; guesses kept became text.
+# **Run**: the same requests once more, greedy, by the package's engine and by others: with speculative decoding (e09b), with tensor
+# parallelism over two ranks (e02b), and with prefill on one rank and decode on another. `transformers` and vLLM take part if they are
+# installed. Each row is a mode. Tokens reused were found in the cache; guesses kept were accepted draft tokens.
 
 # %% tags=["experiment", "folded"]
 import logging
@@ -799,21 +809,21 @@ hashes = {row.hash for row in elsewhere} | {modes[0]["hash"]}
 print(f"hashes, with that of the greedy modes above: {len(hashes)}")
 
 # %% [markdown]
-# **Explain**: one hash again. Whoever batches, cuts, shares, guesses or sends keys and values over a wire tells what the naive loop tells. Guesses that
-# are kept save steps, and change no token. (A block has four tokens here, so that counts differ from those of your own table. Steps of other engines, and
-# of the two ranks apart, are not counted.) vLLM is asked where a head has 32 numbers or more: on stories15M its hash is that of `transformers`
-# and of all these modes too.
+# **Explain**: one hash again. Batching, chunking, sharing, guessing or sending keys and values over a wire: the answer is that of the naive
+# loop. Accepted guesses save steps, and change no token. (A block has four tokens here, so counts differ from those in your own table. Steps
+# of other engines, and of the two separate ranks, are not counted.) vLLM takes part only if heads have at least 32 dimensions: on stories15M
+# its hash equals that of `transformers` and of all these modes.
 
 # %% [markdown]
 # ### What it is worth
 #
-# Now the clock, with the wide model of section 2. All requests arrive at once, with 8 to 39 tokens of prompt and 6 to 60 of answer.
+# Now the clock, with the wide model of section 2. All requests arrive at once, with prompts of 8 to 39 tokens and answers of 6 to 60.
 # Static and continuous batches have eight rows each.
 #
-# Answers have 6, 10, 16, 24 or 60 tokens, each as likely. A static batch takes the next eight requests, and lasts as long as its
+# Answers have 6, 10, 16, 24 or 60 tokens, all equally likely. A static batch takes the next eight requests, and lasts as long as its
 # longest answer.
 #
-# **Predict**: how many percent of a static batch's row steps are for nobody, because that row's answer is complete?
+# **Predict**: what percentage of a static batch's row steps is wasted, because that row's answer is complete already?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -926,21 +936,23 @@ print(f"the same answers in float32: {alike} of {len(work)}")
 lab.experiment("throughput", throughput)
 
 # %% [markdown]
-# **Explain**: a cache saves the naive way's repeated work. A static batch reads the weights once for eight rows, but most rows wait for the
-# longest: the batches here have answers of 6 to 60 tokens. A continuous batch has no such rows, and half of all answers are complete well before. Kwon et al.
-# report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no row for nobody, no memory for nobody.
+# **Explain**: a cache avoids the repeated work of naive generation. A static batch reads the weights once for eight rows, but most rows
+# wait for the longest: answers here have 6 to 60 tokens. A continuous batch has no idle rows while requests wait. Kwon et al.
+# report 2 to 4 times the throughput of the engines before theirs at equal latency, for the same two reasons: no idle rows, no idle memory.
 #
-# **Takeaway**: in our runs a cache told about twice as many tokens a second as the naive way, static batches about twice as many as the cache, and
-# the continuous one two thirds more again: seven to eight times the naive way in all.
+# **Takeaway**: in our runs a cache generated about twice as many tokens per second as the naive loop, static batches about twice as many as
+# the cache, and continuous batching two thirds more again: seven to eight times the naive loop in all.
 
 # %% [markdown]
 # ### A long prompt arrives
 #
-# Six texts are being told when a prompt of 1,500 tokens comes. Without chunks it is computed in one step, and six readers see their texts stand
-# still ([Agrawal et al. 2023](https://arxiv.org/abs/2308.16369), Sarathi). A budget cuts the pause, for a step of n tokens lasts at least
-# $2 P n / \text{peak}$ seconds. It costs the prompt something: more steps, each of which reads all weights and what is kept.
+# Six answers are being generated when a prompt of 1,500 tokens arrives. Without chunks it is computed in one step, and six users see their
+# texts stall ([Agrawal et al. 2023](https://arxiv.org/abs/2308.16369), Sarathi). Two latencies are at stake: the time between two tokens of
+# a running answer, the **inter-token latency** (ITL; its mean over an answer is called TPOT), and how long the newcomer waits for its first
+# token, the **time to first token** (TTFT). A budget shortens the pause, since a step of n tokens takes at least
+# $2 P n / \text{peak}$ seconds. The prompt pays for it with more steps, each of which reads all weights and its part of the cache again.
 #
-# **Predict**: the 99th percentile of the time between two tokens, while the prompt is read: how many times as long is it without chunks
+# **Predict**: the 99th percentile (p99) of the inter-token latency while the prompt is computed: how many times as long is it without chunks
 # as with a budget of 64?
 
 # %% tags=["question"]
@@ -1022,7 +1034,7 @@ show.table(
 lab.experiment("chunks", chunks)
 
 # %% [markdown]
-# **Question**: the largest budget of your table whose 99th percentile is at most a third of that without chunks (4,096)?
+# **Question**: what is the largest budget in your table whose 99th percentile is at most a third of that without chunks (4,096)?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1034,37 +1046,37 @@ chunk = max(row["budget"] for row in chunks if row["gap_99"] <= gap[4096] / 3)
 lab.answer("chunk", chunk)
 
 # %% [markdown]
-# **Explain**: without chunks six readers wait for the whole prompt. With a budget of n the pause is a step of n tokens, and falls with n until
-# reading the weights decides: below the ridge a smaller step is not much shorter. The prompt's own
-# wait is the shortest in between: one step for all scores every pair of its tokens, also those that the mask hides; many small steps read all weights many
-# times. Sarathi's authors trade the same two.
+# **Explain**: without chunks six users wait for the whole prompt. With a budget of n the pause is one step of n tokens, and falls with n
+# until reading the weights dominates: below the ridge point a smaller step is not much shorter. The time to first token is shortest in
+# between: a single step scores every pair of the prompt's tokens, including those that the mask hides; many small steps read all weights
+# many times. It is the trade-off of Sarathi's authors.
 #
-# **Takeaway**: without chunks six readers waited about half a second for a token; with a budget of 128 only one token in a hundred took longer
-# than a fifteenth of that, and the prompt's own wait was a third to a half shorter.
+# **Takeaway**: without chunks six users waited about half a second for a token; with a budget of 128 only one token in a hundred took longer
+# than a fifteenth of that, and the time to first token was a third to a half shorter.
 
 # %% [markdown]
 # ## 5 · Fewer bytes a token
 #
-# For a token, L layers keep keys and values of K heads with C numbers of b bytes each:
+# For each token, L layers store keys and values of K heads with C numbers of b bytes each:
 #
 # $$\text{bytes} = 2\, L\, K\, C\, b.$$
 #
-# Llama-2-7B has $2 \cdot 32 \cdot 32 \cdot 128 \cdot 2$ bytes: 512 KiB a token, 2 GiB for a text of 4,096. Four ways to less: fewer heads (grouped-query, K < H, or
-# multi-query, K = 1), a window of W tokens, and fewer bits.
+# Llama-2-7B needs $2 \cdot 32 \cdot 32 \cdot 128 \cdot 2$ bytes: 512 KiB per token, 2 GiB for a text of 4,096. There are three ways to less:
+# fewer heads (grouped-query, K < H, or multi-query, K = 1), a window of W tokens, and fewer bits.
 #
-# Bits first. A few *channels* of keys are large in every token; none of the values' is
-# ([Liu et al. 2024](https://arxiv.org/abs/2402.02750), KIVI). If a key's numbers shared one range, the large channel would take the levels from all others. So
-# keys share a range *by the channel*, over a group of tokens, and values *by the token*.
+# Bits first. A few *channels* of the keys are large for every token; those of the values are not
+# ([Liu et al. 2024](https://arxiv.org/abs/2402.02750), KIVI). If all numbers of a key shared one range, the large channel would leave too few
+# levels for the others. So keys share a range *per channel*, over a group of tokens, and values *per token*.
 
 # %%
 ideas.kv_ranges()
 
 # %% [markdown]
-# A channel's range is known when its group is complete; until then the newest tokens stay whole, and values wait
-# with their keys. Each group of each head has its own range, however many tokens come at once. A group is rounded once, and never again: its
-# error does not grow with the text.
+# A channel's range is known once its group is complete; until then the newest tokens are kept unrounded, values along with
+# their keys. Each group of each head has its own range, however many tokens arrive at once. A group is rounded once, when it is complete:
+# rounding it again would change nothing, and cost time at every token.
 #
-# `to_codes` does the rounding (e08). What shares a range lies along `dim`.
+# `to_codes` does the rounding (e08). Numbers that share a range lie along `dim`.
 
 # %%
 from minitrain.inference.plain.given import from_codes, to_codes
@@ -1078,7 +1090,7 @@ print(codes.dtype, tuple(step.shape), from_codes(codes, step, low))
 #
 # Difficulty 3 · 15 minutes · 8 points
 #
-# What is held is counted. A slice of a tensor keeps *all* of its memory alive.
+# The bytes held are measured. Beware: a slice of a tensor keeps *all* of the tensor's memory alive.
 
 
 # %% tags=["exercise"]
@@ -1111,23 +1123,23 @@ QuantizedKV = lab.grade(QuantizedKV)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two lists of rounded groups, one for keys and one for values, and the newest tokens as they are. `append` joins the newest with
-# what comes, and rounds while there are `group` tokens.
+# Two lists of rounded groups, one for keys and one for values, and the newest tokens as they are. `append` concatenates the newest with
+# what arrives, and rounds as long as there are `group` tokens.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# In (K, T, C) the tokens lie along dim 1, so keys are `to_codes(part, 1, bits)`; a token's channels lie along dim 2.
+# In (K, T, C) tokens are dimension 1, so keys are `to_codes(part, 1, bits)`; a token's channels are dimension 2.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# What is left is a slice: keep `k.clone()`. `read` joins `from_codes(*one)` of all groups and the newest.
+# The rest is a slice: keep `k.clone()`. `read` concatenates `from_codes(*one)` of all groups with the newest.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: a text of 1,024 tokens in six caches, their tensors counted, beside the formula. Window: 256 tokens.
+# **Run**: a text of 1,024 tokens in six caches, the bytes of their tensors beside the formula. The window has 256 tokens.
 
 # %% tags=["experiment", "folded"]
 from dataclasses import replace
@@ -1197,9 +1209,9 @@ show.table(
 lab.experiment("kv_bytes", kv_bytes)
 
 # %% [markdown]
-# What do bits cost? The trained model reads held-out stories, 16 tokens at a time, through your cache. A small model grows no large
-# channels of its own. So we plant some: in each key head a pair of channels that RoPE turns together is multiplied by 10, and the queries' are
-# divided. No score changes. "The other way round" hands keys in as values, and values as keys.
+# What do fewer bits cost? The trained model reads held-out stories, 16 tokens at a time, through your cache. A model this small does not
+# develop large channels. So we plant some: in each key head a pair of channels that RoPE rotates together is multiplied by 10, and the
+# queries' are divided by 10. No score changes. "The other way round" swaps the roles of keys and values.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.forward import forward_new
@@ -1291,17 +1303,18 @@ show.table(
 lab.experiment("rounding", rounding)
 
 # %% [markdown]
-# **Explain**: by the channel, planted channels cost nothing: each has its own range. The other way round they set the range of every token.
-# Without planted ones the two ways hardly differ, which is why a small model would not have told you. KIVI's authors
-# see such channels in the keys of published models, and none in the values.
+# **Explain**: with ranges per channel, the planted channels cost nothing: each has its own range. The other way round they set the range of
+# every token. Without planted channels the two hardly differ, so a small model alone would not have shown the problem. KIVI's authors
+# find such channels in the keys of published models, and none in the values.
 #
-# **Takeaway**: 8 bits cost nothing that can be seen, for 31% of the bytes. With large channels, 3 bits cost 0.001 nats by the channel and 0.18 the other way round.
+# **Takeaway**: 8 bits cost nothing measurable, for 31% of the bytes. With large channels, 3 bits cost 0.001 nats per channel and 0.18 the
+# other way round.
 
 # %% [markdown]
 # ## 6 · A model that others trained, beside an engine that others wrote
 #
-# The same on stories15M, where it is in the course's cache (`python -m minitrain assets stories15M` fetches it), beside `transformers`, where that is
-# installed. Nothing of this section is graded.
+# The same on stories15M, if it is in the course's cache (`python -m minitrain assets stories15M` fetches it), beside `transformers`, if that
+# is installed. Nothing in this section is graded.
 
 # %% tags=["experiment", "folded"]
 import logging
@@ -1351,10 +1364,11 @@ else:
     print("stories15M is not in the cache: this section is skipped")
 
 # %% [markdown]
-# **Explain**: the same tokens, token for token. Eight texts at once share the reading of 61 MB of weights, one by one they do not. vLLM is
-# built of the parts that you have written: this one rule, these blocks, and kernels that read pages directly.
+# **Explain**: the same answers, token for token. Eight texts in a batch read the 61 MB of weights once between them; one by one, each reads
+# them all. vLLM is built from the parts that you have written, this one rule and these blocks, and from a part that you have not: kernels
+# that read keys and values where the blocks lie.
 #
-# Next: the [map of the course](index.ipynb), or [e09b · Speculative decoding](e09b_speculative_decoding.ipynb), which writes several
+# Next: the [map of the course](index.ipynb), or [e09b · Speculative decoding](e09b_speculative_decoding.ipynb), which generates several
 # tokens in one pass.
 
 # %%
