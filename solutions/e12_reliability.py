@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e12 · Reliability
 #
-# **Ranks are killed while your run saves, and it ends with the same losses, to the last bit. You then find the slow rank and the
+# **Ranks are killed while your run saves, and it still ends with the same losses, to the last bit. You then find the slow rank and the
 # flipped bit, and replay 54 days of Llama 3's training, interruption by interruption.**
 #
 # 135 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) and [e03 · ZeRO](e03_zero.ipynb) ·
 # [map of the course](index.ipynb)
 #
-# You build: a save that is whole or not there, one beside the training, files of n ranks read by m, a snapshot of all that a run is,
-# a straggler's detector, a rule for loss spikes, and the interval between saves. You end with this picture.
+# You build an atomic save, an asynchronous one, resharding from n ranks to m, a snapshot of a run's whole state, a straggler detector,
+# a rule for loss spikes, and the best interval between saves. By the end you will have made this picture.
 #
 # ![Share of the time that trains against the interval between saves, for three sizes of cluster, with Young's and Daly's intervals marked](../labs/pictures/e12_reliability.png)
 
@@ -21,23 +21,23 @@ lab = Lab("e12_reliability")
 # %% [markdown]
 # ## 1 · Whole, or not there
 #
-# A checkpoint is written when nothing is wrong and read when everything is. So it has one duty: whatever dies at whatever moment, the
+# A checkpoint is written when nothing is wrong and read when everything is. So it has one duty: whatever dies, and whenever, the
 # newest checkpoint that a reader finds must be whole.
 #
-# A program that dies is the easy case. When the machine goes dark, two more things happen. What was *written* may still be in
-# memory only, all or part of it, until it is *flushed* (`fsync`). And a *name* is written apart from the bytes that it names, and may
-# reach the disk before them.
+# A process that dies is the easy case. When the machine loses power, two more things can happen. What was *written* may still be in
+# memory only, in whole or in part, until it is *flushed* (`fsync`). And a *name* is written separately from the bytes that it names, and
+# may reach the disk before them.
 #
-# The picture shows what a power cut may leave after each operation. Move the handle through the three ways.
+# The picture shows what a power cut may leave after each operation. Move the slider through the three ways to save.
 
 # %%
 ideas.power_cuts()
 
 # %% [markdown]
-# `rename` gives a file another name in one step: after a cut the name is the old one's or the new one's, never half of each. That
-# makes a save *atomic*, provided that the bytes are on the disk before the name is.
+# `rename` gives a file another name in one step: after a power cut the name refers to the old file or to the new one, never to half of
+# each. That makes a save *atomic*, provided that the bytes reach the disk before the name does.
 #
-# A disk can also damage what it holds. A checksum tells: CRC-32 is four bytes, and misses one accident in $2^{32}$.
+# A disk can also damage what it holds. A checksum detects that: CRC-32 is four bytes long, and misses one random corruption in $2^{32}$.
 #
 # Here a disk is an object with a few operations. `Folder` is a real one; `FragileDisk` is emulated, and its power can be cut.
 
@@ -60,7 +60,8 @@ print([cut.names() for cut in disk.after_cut()])
 # Difficulty 3 of 5 · 8 minutes · 8 points
 #
 # Use `write`, `flush`, `rename` and `flush_names` of `disk`. `write` replaces a file of that name. A save that was killed
-# may have left its temporary file, which you may replace. A file of this very step may be there, too: a run that went back comes to it again. Let an OSError pass: the run decides what a full disk means.
+# may have left its temporary file, which you may replace. A file of this very step may exist, too, if the run went back and has reached it
+# again. Do not catch an OSError: let it reach the caller, who decides what a full disk means.
 
 
 # %% tags=["exercise"]
@@ -83,7 +84,7 @@ save_whole = lab.grade(save_whole)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `zlib.crc32(data).to_bytes(4, "little") + data` is the content. It is written under a name that no reader takes for a checkpoint.
+# `zlib.crc32(data).to_bytes(4, "little") + data` is the content. Write it under a name that no reader mistakes for a checkpoint.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -102,8 +103,8 @@ save_whole = lab.grade(save_whole)
 #
 # Difficulty 2 · 8 minutes · 5 points
 #
-# The reader looks, and changes nothing. Each name that begins with `step-` is a checkpoint's, and other files lie in the folder, too. A checkpoint of a large model takes minutes to read, so
-# do not read one that is not needed.
+# The reader only looks, and changes nothing. Every name that begins with `step-` is a checkpoint; there may be other files in the folder.
+# A checkpoint of a large model takes minutes to read, so do not read one that you do not need.
 
 
 # %% tags=["exercise"]
@@ -137,9 +138,9 @@ newest_whole = lab.grade(newest_whole)
 # </details>
 
 # %% [markdown]
-# **Experiment**: three ways to save, and the plug pulled before, between and after all their operations. For every disk that a cut may
-# leave we ask: is the newest by name torn? And is there anything whole at all? (A run that keeps one file only, and overwrites it, is
-# the first way.)
+# **Experiment**: three ways to save, with the plug pulled before, between and after all their operations. For every state that a cut may
+# leave on the disk we ask: is the checkpoint that is newest by name torn? And is any checkpoint whole? (The first way keeps one file only,
+# and overwrites it.)
 
 # %% tags=["experiment"]
 from minitrain.reliability.disk import Plug, PowerCut
@@ -204,43 +205,43 @@ show.table(
 # **Explain**: a file that is overwritten in place was whole before and is whole afterwards; in between, nothing is. With a rename
 # alone the old step survives, but a reader that goes by names takes the torn one.
 #
-# **Takeaway**: `flush` before `rename` takes the torn disks from 2 of 12 to none; the checksum covers what a disk does to bytes that it
-# had already.
+# **Takeaway**: `flush` before `rename` reduces the torn states from 2 of 12 to none; the checksum covers damage to bytes that
+# had already reached the disk.
 
 # %% [markdown]
 # ## 2 · Beside the training
 #
-# A run in float32 with Adam saves 12 bytes a parameter: the weight and two means. Llama 3 405B has $405 \cdot 10^9$ parameters, and its
-# storage took 2 TB/s from all 16,384 GPUs together
+# A float32 run with Adam saves 12 bytes per parameter: the weight and two moments. Llama 3 405B has $405 \cdot 10^9$ parameters, and its
+# storage sustained 2 TB/s for all 16,384 GPUs together
 # ([Llama team 2024](https://arxiv.org/abs/2407.21783), section 3.3.1). So each GPU has 122 MB/s, and a save takes
 #
 # $$\frac{12 \cdot 405 \cdot 10^9}{2 \cdot 10^{12}\ \text{B/s}} = 2.4\ \text{s}$$
 #
-# in which 16,384 GPUs wait. In CPU memory a copy of the same bytes takes a small part of that. So: **copy, go on training, and let the
-# disk take its time.**
+# during which 16,384 GPUs wait. Copying the same bytes within CPU memory takes a small fraction of that. So: **copy, go on training, and
+# let the disk take its time.**
 
 # %%
 ideas.saving_beside()
 
 # %% [markdown]
-# Four things can go wrong when one writes it.
+# Four things can go wrong when you implement this.
 #
-# - The copy is no copy: a tensor that was handed over is changed in place by the next step, while it is being written.
-# - The writes pile up: a disk that is slower than the saves gets a second one, a third one, each with a copy in memory.
-# - The wait is still there: whoever asks for the result of a write at once waits for all of it.
-# - Nobody hears of an error: it is raised beside the training, where no one listens. Weeks later there is no checkpoint.
+# - The copy is not a copy: the next step changes a tensor in place while it is being written.
+# - Writes pile up: if the disk is slower than the saves, a second and a third are queued, each with a copy in memory.
+# - The wait is still there: asking for the result of a write right away waits for all of it.
+# - Nobody notices an error: it is raised in the background, where no one looks. Weeks later there is no checkpoint.
 
 # %% [markdown]
 # ### Exercise 3 · `AsyncSaver`
 #
 # Difficulty 3 · 12 minutes · 11 points
 #
-# You are given `start(function, *arguments)`. It begins the function beside the training and gives a *handle* at once;
-# `handle.result()` waits for the end, and raises what the function raised. (A `ThreadPoolExecutor`'s `submit` is one. Threads of your own
-# are refused here.) Memory has room for one copy: a save begins when the one before is complete.
+# You are given `start(function, *arguments)`. It runs the function in the background and returns a *handle* at once;
+# `handle.result()` waits until it has finished, and raises what the function raised. (A `ThreadPoolExecutor`'s `submit` is such a function.
+# Threads of your own are refused here.) Memory has room for one copy: a save starts only when the one before is complete.
 # The next save may be given other tensors.
 #
-# An error is raised once, by the next `save` (which then has done nothing else) or `wait`; after that the saver can be used again.
+# An error is raised once, by the next `save` (which then does nothing else) or `wait`; after that the saver can be used again.
 
 
 # %% tags=["exercise"]
@@ -274,23 +275,24 @@ AsyncSaver = lab.grade(AsyncSaver)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Keep one thing: the handle of the save that is under way, or None.
+# Keep one thing: the handle of the save in progress, or None.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `save` is: wait for the one before, copy (`tensor.detach().clone()`), start.
+# `save`: wait for the previous one, copy (`tensor.detach().clone()`), start.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# In `wait`: `running, self.running = self.running, None`, and then `running.result()` if there is one. So an error leaves the saver free.
+# In `wait`: `running, self.running = self.running, None`, and then `running.result()` if there is one. That way an error leaves the saver
+# free.
 #
 # </details>
 
 # %% [markdown]
 # **Experiment**: a small model trains, and some 48 MB are saved several times to a disk with one GPU's share of Llama 3's storage, 122
-# MB/s. (The disk is real, and slowed down to that; a core copies a few GB a second.) How long does the training wait for a save?
+# MB/s. (The disk is real, and throttled to that; a core copies a few GB per second.) How long does training wait for a save?
 #
 # **Predict**: how many times shorter is the stall with your saver?
 
@@ -302,8 +304,8 @@ guess = 20
 lab.predict("stall_ratio", guess)
 
 # %% [markdown]
-# The folded cell makes a run: a model, its optimizer, its learning rate's schedule and its loader. Each step draws random numbers, for
-# it hides a few tokens. On several ranks it averages gradients (e02).
+# The folded cell makes a run: a model, its optimizer, its learning-rate schedule and its loader. Each step draws random numbers, because
+# it masks a few tokens. On several ranks it averages gradients (e02).
 
 # %% tags=["folded"]
 from minitrain.data.corpus import make_corpus
@@ -448,20 +450,20 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: the stall that is left is the copy, at the speed of memory, where the disk's is 122 MB/s. The factor would be memory's speed
-# over the disk's, but the memory for the copy has to be made, too, and the writer shares the cores with the steps. PyTorch's
+# **Explain**: the remaining stall is the copy, at the speed of memory instead of the disk's 122 MB/s. The factor would be the ratio of the
+# two speeds, but memory for the copy has to be allocated, too, and the writer shares the cores with the training steps. PyTorch's
 # `torch.distributed.checkpoint.async_save` does the same, and the package's
-# [background.py](../minitrain/reliability/checkpoint/background.py) hides even the copy: between two optimizer steps the weights lie
-# still, so it copies during forward and backward.
+# [background.py](../minitrain/reliability/checkpoint/background.py) hides even the copy: between two optimizer steps the weights do not
+# change, so it copies during forward and backward.
 
 # %% [markdown]
 # ## 3 · Files of n ranks, read by m
 #
-# With ZeRO (e03) each of $n$ ranks has one part of the optimizer's flat state, and writes a file of it. After a failure there may be $m$
-# ranks. Of $E$ elements a part has $\lceil E/n \rceil$ in the files and $\lceil E/m \rceil$ on the new ranks; behind the last
-# element there is padding, so that all parts are equally long.
+# With ZeRO (e03) each of $n$ ranks has one part of the optimizer's flat state, and writes it to a file. After a failure there may be $m$
+# ranks. Of $E$ elements a part has $\lceil E/n \rceil$ in the files and $\lceil E/m \rceil$ on the new ranks; padding after the last
+# element makes all parts equally long.
 #
-# Reading all files on every rank is simple, and does not work: the whole state of a 405B model is 4.9 TB. A rank reads what is its own.
+# Reading all files on every rank is simple, and does not work: the whole state of a 405B model is 4.9 TB. Each rank reads only its own part.
 
 # %%
 ideas.resharding()
@@ -471,8 +473,8 @@ ideas.resharding()
 #
 # Difficulty 3 · 12 minutes · 9 points
 #
-# Both parts are intervals of the same line of elements. Read what they have in common, each file at most once, and no padding: that
-# may be anything.
+# Both parts are intervals of the same sequence of elements. Read their intersection, each file at most once, and no padding, whose content
+# is arbitrary.
 
 
 # %% tags=["exercise"]
@@ -492,13 +494,13 @@ reshard = lab.grade(reshard)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# In the whole line the rank has the elements from `rank * wanted` to `(rank + 1) * wanted`, but none after `elements`. A file has those
+# Of the whole sequence the rank has the elements from `rank * wanted` to `(rank + 1) * wanted`, but none after `elements`. A file has those
 # from `file * size` to `(file + 1) * size`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# What two intervals have in common: from the larger start to the smaller stop, if that is any.
+# The intersection of two intervals runs from the larger start to the smaller stop, if that leaves anything.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -508,7 +510,7 @@ reshard = lab.grade(reshard)
 # </details>
 
 # %% [markdown]
-# Four ranks' files of a real optimizer state are read by three. Each file is memory-mapped: a slice of it is all that comes from the disk.
+# Three ranks read a real optimizer state that four have written. Each file is memory-mapped: only the slice that is used comes from the disk.
 
 # %% tags=["nbval-check-output"]
 import numpy as np
@@ -530,11 +532,11 @@ print("every element in its place:", torch.equal(torch.cat(parts)[:E], whole))
 print(f"{len(read_bytes)} reads, {sum(read_bytes):,} bytes, the state has {4 * E:,}")
 
 # %% [markdown]
-# **Takeaway**: six reads and not one byte twice. A tensor that is cut along several axes is the same with boxes in place of intervals:
-# [placement.py](../minitrain/reliability/checkpoint/placement.py), and `torch.distributed.checkpoint` calls them *chunks*.
+# **Takeaway**: six reads, and not one byte twice. For a tensor sharded along several axes it is the same with boxes instead of intervals:
+# see [placement.py](../minitrain/reliability/checkpoint/placement.py); `torch.distributed.checkpoint` calls them *chunks*.
 #
-# Other ranks must see the same batches, too. The batch keeps its size, so each of fewer ranks takes more rows of it. The loader's place
-# is a count of rows, from which any number of ranks that divides the batch can go on.
+# The new ranks must also see the same batches. The global batch keeps its size, so fewer ranks take more rows each. The loader's position
+# is a count of rows, from which any number of ranks that divides the batch can continue.
 
 # %% tags=["nbval-check-output"]
 from minitrain.reliability.elastic import most_ranks, share_of_batch
@@ -547,25 +549,25 @@ print("of 5 ranks that are left,", most_ranks(12, 5), "can share 12 rows evenly"
 # %% [markdown]
 # ## 4 · All that a run is
 #
-# What must a checkpoint hold, so that the run goes on as if nothing had happened, to the last bit? Weights are the beginning. The
-# optimizer has two means for each weight, and a count of its steps. The schedule has a count of its own. The loader stands somewhere
-# in the data. And three generators may have been drawn from: torch's, which hides tokens here, NumPy's and Python's, which elsewhere
+# What must a checkpoint hold for the run to continue as if nothing had happened, to the last bit? Weights are only the beginning. The
+# optimizer has two moments for each weight, and a step count. The schedule has a count of its own. The loader has a position
+# in the data. And three random generators may have been used: torch's, which masks tokens here, NumPy's and Python's, which elsewhere
 # shuffle or add noise (and do so in the run that grades you).
 
 # %% [markdown]
 # Each of the run's four parts has a `state_dict()` and a `load_state_dict(state)`. Three traps:
 #
 # - A `state_dict()` may hold the run's *own* tensors and lists. The next step changes them.
-# - `load_state_dict` may keep what it is given. The run that goes on then changes the snapshot.
-# - Loading can draw a random number. (`iter(DataLoader)` does: it cost a production framework its bitwise resume.)
+# - `load_state_dict` may keep what it is given. The resumed run then changes the snapshot.
+# - Loading can draw a random number. (`iter(DataLoader)` does: it draws its workers' base seed.)
 
 # %% [markdown]
 # ### Exercise 5 · `Snapshot`
 #
 # Difficulty 4 · 12 minutes · 11 points
 #
-# `run.model`, `run.optimizer`, `run.schedule` and `run.loader` are the parts. Keep what you like, on `self`; it must not contain the run, for it will be
-# written to a disk with `pickle`.
+# The parts are `run.model`, `run.optimizer`, `run.schedule` and `run.loader`. Keep what you like on `self`, but not the run itself: the
+# snapshot will be written to a disk with `pickle`.
 
 
 # %% tags=["exercise"]
@@ -604,7 +606,7 @@ Snapshot = lab.grade(Snapshot)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `deepcopy([part.state_dict() for part in parts])`, once when it is taken and once more before each is loaded.
+# `deepcopy([part.state_dict() for part in parts])`, once when the snapshot is taken and again before the states are loaded.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -615,8 +617,8 @@ Snapshot = lab.grade(Snapshot)
 
 # %% [markdown]
 # **Experiment**: three ranks train together, each with its own random numbers and its own disk. After every fifth step each saves a
-# snapshot with your `AsyncSaver` and your `save_whole`. Rank 1 kills itself right after a save has *begun* (`kill -9`: nothing runs any
-# more), rank 2 later on. A restart finds the newest step that **all** ranks have. How many steps are lost, and are the losses the same?
+# snapshot with your `AsyncSaver` and your `save_whole`. Rank 1 kills itself right after a save has *begun* (`kill -9`: no clean-up runs),
+# rank 2 does so later. A restart finds the newest step that **all** ranks have. How many steps are lost, and are the losses the same?
 
 # %% tags=["folded"]
 import os
@@ -732,12 +734,12 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the first attempt dies with a save under way, so that rank 1's file of step 10 has no name yet, and all ranks go back to
-# step 5. A save that is *begun* is worth nothing. A rank that has step 10 already ignores it, since a state is made of all ranks'
-# parts, or none. The package lets each rank vote by a small file, and rank 0 renames the folder when all votes are there
+# **Explain**: the first attempt dies with a save in progress, so that rank 1's file of step 10 has no name yet, and all ranks go back to
+# step 5. A save that has only *begun* is worth nothing. A rank that already has step 10 ignores it, since a state consists of all ranks'
+# parts or of none. In the package each rank votes with a small file, and rank 0 renames the folder once all votes are in
 # ([folder.py](../minitrain/reliability/checkpoint/folder.py)).
 #
-# **Question**: how many steps were computed in vain, that is once more than needed? Count them in the attempts
+# **Question**: how many steps were computed in vain, that is, once more than needed? Count them in the attempts
 # printed above.
 
 # %% tags=["question"]
@@ -752,8 +754,9 @@ lab.answer("lost_steps", lost_steps)
 # %% [markdown]
 # **Takeaway**: two kills cost us 8 steps of 32 and not one bit of a loss.
 #
-# Not all ranks die: some *hang*. Then the others wait in a collective for ever, and no process ends, so that nothing restarts. A watch
-# in each rank ends it when it has waited too long; who waits says so, and who says anything else, or nothing, is the suspect.
+# Not every faulty rank dies: some *hang*. Then the others wait in a collective forever, no process ends, and nothing restarts. A *watchdog*
+# in each rank ends it when it has waited too long; ranks that wait report so, and one that reports anything else, or nothing, is the
+# suspect.
 
 # %% tags=["folded"]
 from minitrain.ranks.errors import RankError
@@ -779,20 +782,22 @@ except RankError:
 # %% [markdown]
 # ## 5 · Slow, and out of line
 #
-# A rank that is slow is worse than one that is dead, because nobody notices. All ranks meet in the all-reduce of the gradients, and it
-# begins when the last one has come. So the whole job is as slow as its slowest rank, and **in every step all ranks take equally long**.
+# A slow rank, a *straggler*, is worse than a dead one, because nobody notices. All ranks meet in the all-reduce of the gradients, which
+# cannot finish before the last one has arrived. So the whole job is as slow as its slowest rank, and **every step takes equally long on all
+# ranks**.
 
 # %%
 ideas.waiting_ranks()
 
 # %% [markdown]
-# What differs is the time *before* the collective. Let $c_r$ be rank $r$'s compute time, in the median over a window of steps, because
-# a pause of Python's garbage collector makes one step long, of a rank here and a rank there. Let $\tilde c$ be the median of all $c_r$ (`torch.median`'s), and
-# $s = 1.4826 \cdot \mathrm{median}_r |c_r - \tilde c|$ their deviation: both medians, which one slow rank does not move. (For normally distributed numbers $s$ is the standard deviation.) Slow is
+# What differs is the time *before* the collective. Let $c_r$ be rank $r$'s compute time, the median over a window of steps, because
+# a pause of Python's garbage collector makes a single step long, now on one rank, now on another. Let $\tilde c$ be the median of all $c_r$
+# (as `torch.median` has it), and $s = 1.4826 \cdot \mathrm{median}_r |c_r - \tilde c|$ their deviation: both are medians, which one slow rank
+# hardly moves. (For normally distributed numbers $s$ estimates the standard deviation.) A rank is slow if
 #
 # $$c_r > \max(1.1\, \tilde c,\; \tilde c + 5 s).$$
 #
-# The clocks of two machines do not agree, but differences on one clock can be compared.
+# The clocks of two machines do not agree, but durations measured on each can be compared.
 
 # %% [markdown]
 # ### Exercise 6 · `slow_ranks`
@@ -831,7 +836,7 @@ slow_ranks = lab.grade(slow_ranks)
 # </details>
 
 # %% [markdown]
-# **Experiment**: four ranks "compute" 40 ms a step (they sleep, so that two cores are enough), rank 2 half as long again, and rank 0
+# **Experiment**: four ranks "compute" for 40 ms a step (they sleep, so that two cores are enough), rank 2 for half as long again, and rank 0
 # pauses once for 200 ms.
 #
 # **Predict**: what share of all ranks' time is spent waiting in a typical step (leave the pause out), in percent?
@@ -893,8 +898,8 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: what share of all ranks' time is spent waiting in such a step, in percent? Add up the columns of your table, and take waiting for all
-# of a step that is not computing.
+# **Question**: what share of all ranks' time is spent waiting in such a step, in percent? Add up the columns of your table, and count
+# everything in a step that is not computing as waiting.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -909,29 +914,30 @@ lab.answer("waiting_share", waiting_share)
 lab.reveal("waiting", waiting_share)
 
 # %% [markdown]
-# **Explain**: three of four ranks wait 20 of 60 ms: $\frac{3}{4} \cdot \frac{1}{3}$ = 25%. Your number is higher by the all-reduce itself, which the
-# schematic does not count as waiting. With $N$ ranks it is
-# $\frac{N-1}{N} \cdot \frac{1}{3}$: of 16,384 GPUs one slow one takes a third away from all.
+# **Explain**: three of four ranks wait for 20 of 60 ms: $\frac{3}{4} \cdot \frac{1}{3}$ = 25%. Your number is higher by the all-reduce
+# itself, which the schematic does not count as waiting. With $N$ ranks it is
+# $\frac{N-1}{N} \cdot \frac{1}{3}$: one such GPU among 16,384 costs all of them a third of their time.
 
 # %% [markdown]
-# **Spikes.** Sometimes nothing dies and the loss jumps. A bad *batch* is over in a step, and the step is best not taken. If the loss
-# *stays* up, the weights have gone wrong, and only older ones help. PaLM's team met some 20 such spikes; it went back about 100 steps and skipped
-# 200 to 500 batches ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), section 5.1). The same batches did no harm elsewhere.
+# **Spikes.** Sometimes nothing dies, but the loss jumps. A bad *batch* is over in one step, which is best skipped. If the loss
+# *stays* high, the weights have gone wrong, and only older ones help. PaLM's team met some 20 such spikes; it went back about 100 steps and
+# skipped 200 to 500 batches ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), section 5.1). The same batches did no harm elsewhere.
 #
-# What is a jump? We follow mean $\mu$ and variance $v$ of the losses $x$, and forget old ones, as
-# [ZClip](https://arxiv.org/abs/2504.02507) does with gradient norms. With the $n$-th loss that is taken, $k = \min(\alpha, 1 - 1/n)$ and $d = x - \mu$:
+# What counts as a jump? We track the mean $\mu$ and the variance $v$ of the losses $x$ as exponential moving averages, as
+# [ZClip](https://arxiv.org/abs/2504.02507) does with gradient norms. For the $n$-th accepted loss, $k = \min(\alpha, 1 - 1/n)$ and
+# $d = x - \mu$:
 #
 # $$\mu \leftarrow \mu + (1-k)\, d, \qquad v \leftarrow k\,\bigl(v + (1-k)\, d^2\bigr).$$
 #
-# Before it is taken, $x$ is a spike if $d > z \cdot \max(\sqrt{v},\, 0.001\,|\mu|)$.
+# Before it is accepted, $x$ is tested: it is a spike if $d > z \cdot \max(\sqrt{v},\, 0.001\,|\mu|)$.
 
 # %% [markdown]
 # ### Exercise 7 · `SpikeRule`
 #
 # Difficulty 3 · 14 minutes · 6 points
 #
-# Decide what the formulas leave open: what may a spike do to the mean? What about a loss that is NaN, in the warm-up? When does a row of
-# skipped steps end? (`warmup` is at least 1; mean and variance stay after a "back".)
+# Decide what the formulas leave open: what may a spike do to the mean? What about a loss that is NaN during the warm-up? When does a run of
+# skipped steps end? (`warmup` is at least 1; mean and variance are kept after a "back".)
 
 
 # %% tags=["exercise"]
@@ -963,7 +969,8 @@ SpikeRule = lab.grade(SpikeRule)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Four numbers are the whole state: how many were taken, μ, v, and how many were skipped in a row. What is skipped changes the last only.
+# The whole state is four numbers: how many losses were accepted, μ, v, and how many steps were skipped in a row. A skipped step changes only
+# the last.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -979,8 +986,8 @@ SpikeRule = lab.grade(SpikeRule)
 
 # %% [markdown]
 # **Experiment**: the small model trains three times. Two of the runs meet a batch with random targets half way, and later
-# bad memory, which puts noise on all weights. One of these has your rule. To go back it restores a snapshot (of at least 15 steps before),
-# but leaves the loader where it is, so that other batches come.
+# faulty memory, which adds noise to all weights. One of these has your rule. To go back it restores a snapshot (from at least 15 steps
+# earlier), but leaves the loader where it is, so that it sees other batches.
 
 # %% tags=["experiment", "folded"]
 from tqdm.auto import tqdm
@@ -1063,13 +1070,13 @@ for name in ("undisturbed", "unguarded", "guarded"):
     print(f"{words.count('back')} times back")
 
 # %% [markdown]
-# **Explain**: one bad batch does little harm to a run with clipped gradients: it is visible and soon over. Bad weights are what the
-# rule is for. It needs three steps to be sure, and loses those and the ones since the snapshot, where the unguarded run has to learn
+# **Explain**: one bad batch does little harm to a run with clipped gradients: it is visible and soon over. The rule is for bad weights.
+# It needs three steps to be sure, and loses those and the steps since the snapshot, while the unguarded run has to learn everything
 # again.
 #
-# **A flipped bit.** Llama 3 counted six *silent* corruptions in 54 days: a chip computes wrongly and says nothing. It shows where
-# numbers should be equal: all replicas hold the same weights, so each rank makes a hash of their bits, 8 bytes, and compares it with the
-# others'.
+# **A flipped bit.** Llama 3's team counted six *silent data corruptions* in 54 days: a chip computes a wrong result without an error. It
+# shows where numbers should be equal: all replicas hold the same weights, so each rank hashes their bits into 8 bytes, and compares them
+# with the others'.
 
 # %% tags=["experiment", "folded"]
 from minitrain.reliability.corruption import repeats, replicas_agree
@@ -1136,15 +1143,15 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: a wrong *weight* stays on its rank, and the majority tells which one it is. A wrong *gradient* is averaged into all
-# replicas, which then agree on wrong weights. Only a step made twice shows it, from your snapshot, with the same random numbers: a rank
-# whose bits differ is broken. That costs a forward and a backward, so runs do it now and then, and on a rank under suspicion.
+# **Explain**: a wrong *weight* stays on its rank, and a majority vote reveals which one it is. A wrong *gradient* is averaged into all
+# replicas, which then agree on wrong weights. Only repeating a step reveals it, from your snapshot, with the same random numbers: a rank
+# whose bits differ the second time is broken. That costs a forward and a backward, so runs do it now and then, and on suspicion.
 
 # %% [markdown]
 # ## 6 · How often?
 #
-# Let a save cost $\delta$ seconds, and let failures come every $M$ seconds in the mean. Saving after every $\tau$ seconds of training
-# costs $\delta/\tau$ of the time. A failure loses, in the mean, half an interval, so that it costs $\tau/2M$. Both together are least at
+# Let a save take $\delta$ seconds, and let failures come every $M$ seconds on average. Saving after every $\tau$ seconds of training
+# costs $\delta/\tau$ of the time. A failure loses half an interval on average, which costs $\tau/2M$. The sum is smallest at
 #
 # $$\frac{d}{d\tau}\left(\frac{\delta}{\tau} + \frac{\tau}{2M}\right) = 0 \quad\Rightarrow\quad \tau = \sqrt{2\,\delta M},$$
 #
@@ -1154,14 +1161,15 @@ show.table(
 ideas.checkpoint_intervals()
 
 # %% [markdown]
-# Young neglects that saves fail, too. [Daly (2006)](https://doi.org/10.1016/j.future.2004.11.016) counts exactly, for failures without
-# memory (exponential): a segment of $\tau + \delta$ is tried until it succeeds, and takes $M(e^{(\tau+\delta)/M} - 1)$ in the mean. The
-# share of the time that trains is $\tau$ over that. Its maximum has no closed form in elementary functions; the first terms of a series are
+# Young neglects failures during a save, and several in one interval. [Daly (2006)](https://doi.org/10.1016/j.future.2004.11.016) is exact
+# for memoryless (exponential) failures: a segment of $\tau + \delta$ is tried until it succeeds, which takes
+# $M(e^{(\tau+\delta)/M} - 1)$ on average. The share of time spent training is $\tau$ over that. Setting its derivative to zero gives
+# $e^{(\tau+\delta)/M}\,(1 - \tau/M) = 1$, which has no solution in elementary functions; the first terms of a series for it are
 #
 # $$\tau = \sqrt{2\delta M}\left(1 + \frac{x}{3} + \frac{x^2}{9}\right) - \delta, \quad x = \sqrt{\frac{\delta}{2M}}, \quad
 # \text{for } \delta < 2M;$$
 #
-# where a save takes longer than that, $\tau = M$.
+# if a save takes longer than that, $\tau = M$.
 #
 # Where does $M$ come from? From a count: so many failures in so many chip-hours. $N$ chips fail $N$ times as often as one.
 
@@ -1170,7 +1178,7 @@ ideas.checkpoint_intervals()
 #
 # Difficulty 2 · 5 minutes · 4 points
 #
-# The series, a search or a formula of your own: the result is compared with the exact maximum.
+# Use the series, a search or a formula of your own: the result is compared with the exact maximum.
 
 
 # %% tags=["exercise"]
@@ -1191,7 +1199,7 @@ best_interval = lab.grade(best_interval)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# One chip fails every `chip_hours / failures` hours; `chips` of them that many times as often. All in seconds.
+# One chip fails every `chip_hours / failures` hours; `chips` of them that many times as often. Convert everything to seconds.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -1201,12 +1209,12 @@ best_interval = lab.grade(best_interval)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `x = math.sqrt(save_seconds / (2 * between))`, and the formula as it stands.
+# `x = math.sqrt(save_seconds / (2 * between))`, then the formula as written.
 #
 # </details>
 
 # %% [markdown]
-# **Predict**: Llama 3 405B was trained on 16,384 GPUs for 54 days. How many hours lay between two unexpected interruptions, in the mean?
+# **Predict**: Llama 3 405B was trained on 16,384 GPUs for 54 days. How many hours passed between unexpected interruptions, on average?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1224,10 +1232,10 @@ chip_hours = 54 * 24 * 16384
 print(f"one interruption in {law.chip_hours:,.0f} chip-hours")
 
 # %% [markdown]
-# Llama 3's team printed the count, 419 in these 54 days.
+# Llama 3's team published the count: 419 in these 54 days.
 #
-# **Experiment**: a million failures are drawn from this law, and the training between them is counted for many intervals. "Best" is the
-# top of the simulated curve. A restart takes 8 minutes.
+# **Experiment**: a million failures are drawn from the exponential distribution, and the training between them is counted for many
+# intervals. "Best" is the maximum of the simulated curve. A restart takes 8 minutes.
 
 # %% tags=["experiment"]
 from minitrain.planning.failures.intervals import (
@@ -1330,11 +1338,11 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the curves are flat at their tops: an interval that is a fifth too long loses 2% more of what saves and repeats cost
-# anyway. So Young's is good enough until saves become long beside $M$. What counts is the order of magnitude: saved once an hour, the
-# habit of small clusters, 65,536 GPUs train 41% of the time, and 76% at your interval.
+# **Explain**: the curves are flat near their maxima: an interval that is a fifth too long adds 2% to what saves and repeated steps cost
+# anyway. So Young's formula is good enough until saves become long compared with $M$. What counts is the order of magnitude: saving once an
+# hour, the habit of small clusters, 65,536 GPUs train 41% of the time; with your interval, 76%.
 #
-# **Question**: from 16,384 GPUs to 65,536, with saves of 15 s: by which factor does *your* interval shrink?
+# **Question**: from 16,384 GPUs to 65,536, with saves of 15 s: by what factor does *your* interval shrink?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1347,13 +1355,13 @@ four_times = own[16384, 15.0] / own[65536, 15.0]
 lab.answer("four_times", four_times)
 
 # %% [markdown]
-# (The last column of the table: a cloud's spot machine is taken away 30 to 120 seconds after a notice. A save then is worth it only if it fits in,
-# with the step under way, here of 12 s.)
+# (The last column of the table: a cloud's spot machine is taken away 30 to 120 seconds after a notice. A save is then worth starting only
+# if it fits, together with the step in progress, here 12 s long.)
 #
-# **Replay.** Now all 54 days, interruption by interruption: what trains, and where the rest goes. The cause of a failure says what is
-# left to go on from: if a *process* dies, its node's memory still has a copy; if a *node* is lost, a neighbour's memory may have one, and
-# the disk has. So saves come in levels: fast ones often, to memory (we assume 0.5 s), slow ones seldom, to the disk (15 s). How long Llama
-# 3's restarts took is not printed; we assume 8 minutes.
+# **Replay.** Now all 54 days, interruption by interruption: how much time trains, and where the rest goes. The cause of a failure determines
+# what is left to resume from: if a *process* dies, its node's memory still has a copy; if a *node* is lost, a neighbour's memory may have
+# one, and the disk does. So saves come in levels: fast ones to memory, often (we assume 0.5 s), slow ones to the disk, rarely (15 s). How
+# long Llama 3's restarts took was not published; we assume 8 minutes.
 
 # %% tags=["experiment"]
 from minitrain.planning.failures.replay import Level, Site, llama3_replay, mean_account
@@ -1422,10 +1430,11 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: published were 466 interruptions and "higher than 90%" effective time; the replay with saves of 15 s at your interval
+# **Explain**: the paper reports 466 interruptions and "higher than 90%" effective time; the replay with saves of 15 s at your interval
 # comes within two points. The seconds of a save and of a restart are our assumptions, not the paper's: 6 to 11 minutes a restart would
-# do as well. Memory of one's own node gains nothing: three quarters of the failures (GPU, host, network) take the node with them. A
-# neighbour's has a copy of those, too. Three ranks show it: step 5 is on the disk, step 8 in each rank's memory and its neighbour's.
+# fit as well. A copy in the same node's memory gains almost nothing: three quarters of the failures (GPU, host, network) take the node with
+# them. A neighbour's memory survives those, too. Three ranks show it: step 5 is on the disk, step 8 in each rank's memory and its
+# neighbour's.
 
 # %% tags=["nbval-check-output", "folded"]
 import shutil
@@ -1460,7 +1469,7 @@ for lost in ([], [1], [1, 2]):
     print(f"ranks that lost their memory: {whose}; go on from step {step}")
 
 # %% [markdown]
-# **Question**: with the disk at its best interval, which part of the lost time is the largest: `"saving"`, `"redone"` or `"restarting"`?
+# **Question**: with the disk at its best interval, which is the largest part of the lost time: `"saving"`, `"redone"` or `"restarting"`?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1473,15 +1482,15 @@ costliest = max(PARTS[1:], key=row.get)
 lab.answer("costliest", costliest)
 
 # %% [markdown]
-# **Takeaway**: the right interval takes the lost time from 19% to 9%, a copy in a neighbour's memory to 5.5%. What is left is restarts, and
-# halving them takes it to 3.3%: this is what hot spare nodes and fast detection are bought for.
+# **Takeaway**: the right interval reduces the lost time from 19% to 9%, a copy in a neighbour's memory to 5.5%. What remains is restarts, and
+# halving them reduces it to 3.3%: that is what hot spare nodes and fast detection are worth.
 #
-# > **On clusters.** Nothing here changes on GPUs but sizes. `torchrun --max-restarts 3` and Slurm's requeue start the ranks anew where
-# > `launch_until_done` did; `python -m minitrain train` saves, watches and resumes with the package's versions of what you wrote.
+# > **On clusters.** On GPUs nothing changes but the sizes. `torchrun --max-restarts 3` and Slurm's requeue restart the ranks as
+# > `launch_until_done` does here; `python -m minitrain train` saves, watches and resumes with the package's versions of what you wrote.
 
 # %%
 lab.score(read="minitrain/reliability/checkpoint/folder.py")
 
 # %% [markdown]
-# Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), where the share of the time that trains is one factor of
+# Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), where the share of time spent training is one factor of
 # the price.
