@@ -255,7 +255,7 @@ ideas.ring_reduce_scatter()
 
 # %% [markdown]
 # A column is a rank, a row a chunk; each box names the ranks whose parts it sums. Orange is what leaves in the next step.
-# Move the handle to the end: a rank adds its own part to what it receives, and sends the result on in the next step.
+# Move the slider to the end: a rank adds its own part to what it receives, and sends the result on in the next step.
 # After N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and nothing else that is complete. That is a
 # **reduce-scatter**.
 #
@@ -357,7 +357,7 @@ lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 ideas.ring_all_gather()
 
 # %% [markdown]
-# Green is complete; move the handle to send it on. In the first step each rank sends its own chunk r to the right. From then on
+# Green is complete; move the slider to send it on. In the first step each rank sends its own chunk r to the right. From then on
 # it passes on what came last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s.
 # Nothing is added on the way; after N - 1 steps every box is green.
 #
@@ -489,7 +489,7 @@ lab.answer("bytes_per_rank", bytes_per_rank)
 ideas.message_cost()
 
 # %% [markdown]
-# The same bytes take almost three times as long in eight messages as in one. Move the handle to larger tensors, and latency
+# The same bytes take almost three times as long in eight messages as in one. Move the slider to larger tensors, and latency
 # stops mattering.
 #
 # The ring all-reduce makes 2(N-1) steps, one after the other, and in each every rank sends S/N bytes. So it takes

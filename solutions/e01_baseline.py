@@ -156,7 +156,7 @@ grouped_query_attention = lab.grade(grouped_query_attention)
 #
 # A shape says what a model costs before it exists. All sizes are plain numbers: vocabulary $V$, hidden width $D$, layers $L$,
 # query heads $H$, key/value heads $K$, numbers a head $C$, width of the MLP $F$. These are all the matrices of a Llama, drawn to
-# scale; move the handle to see where 405B parameters lie.
+# scale; move the slider to see where 405B parameters lie.
 
 # %%
 ideas.model_matrices()

@@ -475,7 +475,7 @@ ideas.vocabulary_cut()
 
 # %% [markdown]
 # The word is looked up where its row is. Every other rank gives **zeros**, and since a sum with zeros changes nothing, the
-# all-reduce gives everybody the row. Move the handle: word 7 is at row 1 of rank 2, because rank 2 begins at word
+# all-reduce gives everybody the row. Move the slider: word 7 is at row 1 of rank 2, because rank 2 begins at word
 # $2 \cdot V/N = 6$.
 
 # %% [markdown]

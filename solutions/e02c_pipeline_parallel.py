@@ -110,7 +110,7 @@ show.draw_schedule(naive, title="One microbatch at a time: two ranks wait")
 # finishes a microbatch before the next one begins. It has two microbatches, and gains nothing from it.
 #
 # **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Here with three
-# microbatches; move the handle down to one and up to four, and watch what a microbatch costs:
+# microbatches; move the slider down to one and up to four, and watch what a microbatch costs:
 
 # %%
 ideas.pipeline_microbatches()

@@ -467,7 +467,7 @@ ideas.expert_exchange()
 
 # %% [markdown]
 # The picture leaves out that a rank does not know how many rows will arrive, and for which of its experts. So
-# the counts travel first, in a small all-to-all of their own. Now move the handle to an uneven load: rank 0 computes 9 of
+# the counts travel first, in a small all-to-all of their own. Now move the slider to an uneven load: rank 0 computes 9 of
 # 12 rows, while rank 1 waits.
 
 # %% [markdown]

@@ -206,7 +206,7 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
 # Section 1 forgot everything inside a block. But some of these tensors were dear to compute, and some are only large. The
 # picture lists them in the order of forward. $D = 128$
 # is the width of the stream between blocks. $HC$ is the width of all queries, $H = 4$ heads of $C = 32$ numbers, and
-# $KC$ with $K = 2$ that of all keys. $F = 448$ is the width of the MLP. Move the handle from `none` to `selective` and
+# $KC$ with $K = 2$ that of all keys. $F = 448$ is the width of the MLP. Move the slider from `none` to `selective` and
 # to `full`.
 
 # %%
@@ -411,7 +411,7 @@ lab.predict("segment_length", guess)
 # %% [markdown]
 # The picture shows 16 such layers: what is held after forward, and while the last segment runs back. Two
 # segments of 8 hold $1 + 8 = 9$ boxes: the first one's input and the second's 8 layers.
-# Move the handle from no segments to 16.
+# Move the slider from no segments to 16.
 
 # %%
 ideas.checkpoints()
@@ -866,7 +866,7 @@ ideas.attention_tiles()
 # so far ($m$), the sum of exponentials (the denominator), and the factor $e^{m - m'}$ by which everything before was
 # multiplied.
 #
-# Move the handle. A tile with no greater score leaves the factor at 1. At the end of the row, numerator over denominator is
+# Move the slider. A tile with no greater score leaves the factor at 1. At the end of the row, numerator over denominator is
 # the exact softmax, not an approximation.
 
 # %% [markdown]

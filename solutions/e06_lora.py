@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e06 · LoRA and its relatives
 #
-# **A trained model learns something new while all its weights stay and a few new ones learn. You build four such methods, and
-# measure what each of them learns, holds and forgets.**
+# **A trained model learns something new: its own weights stay frozen, and a few new ones are trained. You build four such methods, and
+# measure what each of them learns, costs and forgets.**
 #
 # 120 minutes · CPU is enough · before: [e05 · Activation memory](e05_activation_memory.ipynb) · [map of the course](index.ipynb)
 #
-# You build: LoRA over any layer, the merge that leaves no trace, DoRA, the bottleneck adapter, a learned prefix, and a batch
-# in which every row has an adapter of its own. You end with this picture: what each method learned, and what it forgot.
+# You build LoRA for any layer, a merge that can be undone exactly, DoRA, the bottleneck adapter, a learned prefix, and a batch
+# in which every row has its own adapter. By the end you will have made this picture: what each method learned, and what it forgot.
 #
 # ![Nats learned of new stories against nats forgotten of old ones, for full fine-tuning and six adapters: who learns more forgets more](../labs/pictures/e06_lora.png)
 
@@ -21,10 +21,10 @@ lab = Lab("e06_lora")
 # %% [markdown]
 # ## 1 · A model that knows one world
 #
-# The stories of e01 are set in a village. The same language also tells stories of the *sea*, with other characters, objects
-# and places. Our base model is trained on the village, and sees a fortieth as much of the sea: as real base models have seen
-# a little of everything. Then it must learn the sea. Both worlds have an exact floor, the entropy that no model can go below,
-# so that "how well" and "how much was forgotten" are distances in nats.
+# The stories of e01 are set in a village. The same language also has stories of the *sea*, with other characters, objects
+# and places. Our base model is trained on the village, and sees a fortieth as much of the sea, as real base models have seen
+# a little of everything. Then it has to learn the sea. Both worlds have an exact floor, the entropy that no model can go below,
+# so "how well" and "how much was forgotten" are distances in nats.
 
 # %% tags=["experiment"]
 from minitrain.data.corpus import make_corpus
@@ -49,8 +49,8 @@ test_rows = {world: packed(test.documents) for world, test in tests.items()}
 base_rows, new_rows = packed(old.documents + few), packed(new.documents)
 
 # %% [markdown]
-# The next cell is folded. It has `train`, with AdamW over *what asks for a gradient*, and `distance`, the held-out loss above
-# the floor.
+# The next cell is folded. It defines `train`, with AdamW over *the parameters that require a gradient*, and `distance`, the held-out loss
+# above the floor.
 
 # %% tags=["experiment", "folded"]
 import copy
@@ -101,9 +101,9 @@ print(
 # %% [markdown]
 # ## 2 · A difference of low rank
 #
-# To fine-tune *in full* is to train every weight. With Adam, each one then needs a gradient and two moments beside it, and each
-# task leaves a whole new model behind. But the base knows the language already. Perhaps what is to be learned is small: small
-# not in numbers, but in *rank*.
+# *Full* fine-tuning trains every weight. With Adam, each one then needs a gradient and two moments, and each
+# task produces a whole new model. But the base already knows the language. Perhaps the change to be learned is small, not in its
+# number of entries but in its *rank*.
 #
 # A layer has a matrix $W$ of $O$ rows and $I$ columns, for $I$ features in and $O$ out. What fine-tuning adds to it is another
 # matrix, $\Delta W$. **LoRA** ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)) makes it a product of a tall and a flat
@@ -120,7 +120,7 @@ ideas.low_rank()
 #
 # $$8 \cdot (64 + 128) = 1{,}536 \quad \text{of} \quad 64 \cdot 128 = 8{,}192.$$
 #
-# Here that is a fifth. But $R(I+O)$ grows with the width and $I \cdot O$ with its square. The comparison of methods by
+# Here that is a fifth. But $R(I+O)$ grows with the width, and $I \cdot O$ with its square. The comparison of methods by
 # [PEFT](https://github.com/huggingface/peft), Hugging Face's library of adapters, adapts q (3,072 to
 # 3,072 features) and v (3,072 to 1,024) in the 28 layers of Llama-3.2-3B, with rank 32:
 #
@@ -129,29 +129,29 @@ ideas.low_rank()
 # exactly what its table says, of 3.21 billion: one in 350.
 
 # %% [markdown]
-# How should $A$ and $B$ begin? The model must at first be the base, so $BA = 0$. But look at their gradients. With
+# How should $A$ and $B$ be initialized? At first the model must equal the base, so $BA = 0$. But look at their gradients. With
 # $y = W x + s B A x$ and the gradient $g = \partial\, \mathrm{loss} / \partial y$,
 #
 # $$\frac{\partial\, \mathrm{loss}}{\partial B} = s\, g\, (A x)^\top, \qquad \frac{\partial\, \mathrm{loss}}{\partial A} = s\, (B^\top g)\, x^\top.$$
 #
-# Each contains the other. If both were zero, neither would ever move. So one is random and one is zero: $A$ drawn at random, $B = 0$.
-# In the first step only $B$ moves, from the second one on both.
+# Each gradient contains the other matrix. If both were zero, neither would ever change. So one is random and one is zero: $A$ is drawn at
+# random, $B = 0$. In the first step only $B$ changes, from the second on both do.
 
 # %% [markdown]
-# And in which order is $s B A x$ computed? From left to right, $BA$ is a matrix as large as $W$, made for every step, and
-# multiplied with every token. From right to left, $A x$ has $R$ numbers a token, and both products cost $2 R (I + O)$ FLOPs.
+# And in which order is $s B A x$ computed? From left to right, $BA$ is a matrix as large as $W$, computed at every step and
+# multiplied with every token. From right to left, $A x$ has $R$ numbers per token, and both products together cost $2 R (I + O)$ FLOPs.
 #
 # > **One wrapper for all.** The adapter does not contain the layer. A wrapper, `Adapted(layer, adapter)`, freezes the layer, and
-# > calls `adapter(layer, x)`. An adapter *calls* the layer and never opens it: it may be quantized (e07), fused, or cut over ranks. It
-# > has `in_features` and `out_features`, and perhaps no `weight`.
+# > calls `adapter(layer, x)`. An adapter *calls* the layer and never looks inside: the layer may be quantized (e07), fused, or split over
+# > ranks. It has `in_features` and `out_features`, but perhaps no `weight`.
 
 # %% [markdown]
 # ### Exercise 1 · `LoRA`
 #
 # Difficulty 2 of 5 · 12 minutes · 14 points
 #
-# The layer may compute in bfloat16. An adapter is small and can afford float32, in which small steps are not rounded away (e04):
-# $x$ goes to float32 on its way through $A$ and $B$, and what they add comes back in the dtype of the layer's answer.
+# The layer may compute in bfloat16. An adapter is small and can afford float32, in which small updates are not rounded away (e04):
+# $x$ is converted to float32 on its way through $A$ and $B$, and what they add is converted to the dtype of the layer's output.
 
 
 # %% tags=["exercise"]
@@ -191,7 +191,7 @@ LoRA = lab.grade(LoRA)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `torch.nn.Parameter(…)` around a random tensor and around zeros. Do not keep `base` in `self`: as a module it would become a part
+# Put `torch.nn.Parameter(…)` around a random tensor and around zeros. Do not keep `base` in `self`: as a module it would become part
 # of the adapter, weights and all.
 #
 # </details>
@@ -208,7 +208,7 @@ LoRA = lab.grade(LoRA)
 # </details>
 
 # %% [markdown]
-# `beside` puts an adapter of yours beside linear layers of a copy of the base. The seven kinds of them are `q k v o gate up down`.
+# `beside` puts one of your adapters beside linear layers in a copy of the base. There are seven kinds of them, `q k v o gate up down`.
 
 # %% tags=["experiment"]
 from minitrain.finetuning.layer import Adapted, dense_weight, find_layers
@@ -237,9 +237,9 @@ print(
 # ## 3 · Into the weights, and out again
 #
 # Beside the layer, $BA$ costs two more small products for every token. For serving, $W + \Delta W$ is one matrix of $W$'s own shape:
-# **merged**, the model is exactly as fast as before. That is what sets LoRA apart from most of its relatives.
+# once **merged**, the model is exactly as fast as before. That sets LoRA apart from most of its relatives.
 #
-# To switch to another task, the adapter must come out again. It is tempting to write `W += delta`, and later `W -= delta`.
+# To switch to another task, the adapter has to come out again. It is tempting to write `W += delta`, and later `W -= delta`.
 
 # %%
 ideas.merging()
@@ -247,8 +247,8 @@ ideas.merging()
 # %% [markdown]
 # The picture keeps two significant decimal digits of each number, so that many change. bfloat16 keeps eight binary ones.
 #
-# **Predict**: $W$ is in bfloat16. An adapter whose $\Delta W$ is about a tenth of $W$ is added in place and subtracted again, once. Which
-# share of $W$'s numbers is not what it was? (From 0 to 1.)
+# **Predict**: $W$ is in bfloat16. An adapter whose $\Delta W$ is about a tenth of $W$ is added in place and subtracted again, once. What
+# share of $W$'s entries has changed? (From 0 to 1.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -258,12 +258,12 @@ guess = 0.3
 lab.predict("moved", guess, unit="share")
 
 # %% [markdown]
-# From $2^k$ to $2^{k+1}$ the numbers of bfloat16 lie $2^{k-7}$ apart (e04). The sum is rounded to one of them, off by up to half
-# of that. Taking $\Delta W$ away again leads back to less than half a spacing from $W$, and the second rounding repairs the first,
-# *if the spacing is still the same*. Where the sum has crossed a power of two it was rounded to a coarser grid, and $W$ is lost. The
-# numbers near zero suffer most.
+# Between $2^k$ and $2^{k+1}$ bfloat16 numbers are $2^{k-7}$ apart (e04). The sum is rounded to one of them, off by up to half
+# of that. Subtracting $\Delta W$ again leads back to less than half a spacing from $W$, and the second rounding repairs the first,
+# *if the spacing is still the same*. Where the sum has crossed a power of two, it was rounded to a coarser grid, and $W$ is lost.
+# Numbers near zero suffer most.
 #
-# So merge into **a matrix of its own** beside $W$, and take that one away to unmerge. Add in float32 and round once. If $\Delta W$ were
+# So merge into **a separate matrix** beside $W$, and drop it to unmerge. Add in float32 and round once. If $\Delta W$ were
 # rounded to bfloat16 first, there would be two roundings again.
 
 # %% [markdown]
@@ -271,8 +271,8 @@ lab.predict("moved", guess, unit="share")
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# `dense_weight(base)` gives $W$ in the layer's own dtype, as floats for a quantized layer too. For an ordinary one it *is* the weight,
-# in its own memory.
+# `dense_weight(base)` returns $W$ in the layer's own dtype, dequantized if the layer is quantized. For an ordinary layer it *is* the weight,
+# in the same memory.
 
 
 # %% tags=["exercise"]
@@ -297,7 +297,7 @@ merged_linear = lab.grade(merged_linear)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Make a new `torch.nn.Linear` of the same sizes and dtype, and give it the sum.
+# Make a new `torch.nn.Linear` with the same sizes and dtype, and give it the sum.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -351,45 +351,45 @@ show.lines(
 lab.experiment("drift", drift)
 
 # %% [markdown]
-# **Explain**: errors that know nothing of each other add up like a random walk, as $\sqrt{n}$. The measured line falls behind, by 30% at the end: a
-# number that already lies on the coarser grid is hit more seldom. The matrix beside stays out of it: $W$ is never written.
+# **Explain**: independent errors add up like a random walk, as $\sqrt{n}$. The measured curve falls below that, by 30% at the end: an
+# entry that already lies on the coarser grid is hit less often. With a separate matrix none of this happens: $W$ is never written to.
 #
-# And the merged matrix itself is rounded. A number of $\Delta W$ that is less than half the spacing there is not
-# seen at all: the same weakness as in e04. Unmerged, LoRA in float32 keeps it. So a merged model differs a little from the one
+# And the merged matrix itself is rounded. An entry of $\Delta W$ below half the spacing at that place is lost
+# entirely: the same weakness as in e04. Unmerged, LoRA in float32 keeps it. So a merged model differs a little from the one
 # that was trained.
 #
-# **Takeaway**: one adapter that came and went in place changed 11% of $W$'s numbers, a hundred of them 68% (`drift[-1]`). Beside
-# $W$, none changed any.
+# **Takeaway**: one adapter merged and unmerged in place changed 11% of $W$'s entries, a hundred of them 68% (`drift[-1]`). With a
+# separate matrix, none changed any.
 
 # %% [markdown]
 # ## 4 · Length and direction
 #
-# LoRA with a small rank moves a matrix otherwise than full fine-tuning does. [Liu et al. 2024](https://arxiv.org/abs/2402.09353) looked
-# at each row of $W$ as a vector, the one that makes one output. It has a length and a direction. Full fine-tuning often changes one
-# much and the other little; LoRA changes both together.
+# LoRA with a small rank changes a matrix differently from full fine-tuning. [Liu et al. 2024](https://arxiv.org/abs/2402.09353) looked
+# at each row of $W$ as a vector, which computes one output. It has a length and a direction. Full fine-tuning often changes one
+# a lot and the other little; LoRA changes both together.
 
 # %%
 ideas.lengths()
 
 # %% [markdown]
-# **DoRA** learns them apart. With $V = W + s B A$, whose row $i$ has the length $\lVert V_i \rVert$, and one learned magnitude $m_i$ for
+# **DoRA** learns them separately. With $V = W + s B A$, whose row $i$ has length $\lVert V_i \rVert$, and one learned magnitude $m_i$ for
 # each row,
 #
 # $$y_i = m_i \, \frac{V_i \cdot x}{\lVert V_i \rVert}.$$
 #
-# At the start $m_i = \lVert W_i \rVert$, so that $y = W x$. The length is taken anew in each forward, since $V$ turns.
+# At the start $m_i = \lVert W_i \rVert$, so that $y = W x$. The length is computed anew in each forward, since $V$ changes.
 #
-# Backward could go through $\lVert V \rVert$ too. That would make a gradient of $V$'s full size, $O \cdot I$ numbers, in every layer: what
-# LoRA was there to spare. The paper (section 4.3) treats the length **as a constant** in backward, and loses next to nothing.
+# Backward could go through $\lVert V \rVert$ too. That would compute a gradient of $V$'s full size, $O \cdot I$ numbers, in every layer, which
+# is what LoRA is meant to avoid. The paper (section 4.3) treats the length **as a constant** in backward, and loses next to nothing.
 
 # %% [markdown]
 # ### Exercise 3 · `DoRA`
 #
 # Difficulty 3 · 12 minutes · 12 points
 #
-# Put $y$ together from $W x$ and $s B(A x)$, each times $m / \lVert V \rVert$: then no matrix of $W$'s size waits for backward. To measure
-# $\lVert V \rVert$ you may make $V$, from `dense_weight(base)` and `self.delta()`, without a gradient. A bias is no part of the row and is
-# added as it is; `base(x)` already holds it.
+# Compose $y$ from $W x$ and $s B(A x)$, each times $m / \lVert V \rVert$: then no matrix of $W$'s size is saved for backward. To compute
+# $\lVert V \rVert$ you may form $V$, from `dense_weight(base)` and `self.delta()`, without a gradient. A bias is not part of the row and is
+# added unchanged; `base(x)` already includes it.
 
 
 # %% tags=["exercise"]
@@ -428,38 +428,38 @@ DoRA = lab.grade(DoRA)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Measure V = `dense_weight(base) + self.delta()` under `torch.no_grad()`: then its length is a constant for backward.
+# Compute V = `dense_weight(base) + self.delta()` under `torch.no_grad()`: then its length is a constant for backward.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `base(x)` has the bias in it. Take it off, add `s·B(A x)`, multiply by `self.magnitude / lengths`, put it on again.
+# `base(x)` includes the bias. Subtract it, add `s·B(A x)`, multiply by `self.magnitude / lengths`, and add it back.
 #
 # </details>
 
 # %% [markdown]
 # ## 5 · The relatives
 #
-# LoRA is one place among several where a few new numbers can be put. Look at a block, and choose a method.
+# LoRA is one of several places where a few new parameters can go. Look at a block, and choose a method.
 
 # %%
 ideas.adapter_places()
 
 # %% [markdown]
-# - **Houlsby's adapter** (2019, before LoRA) stands *after* a sublayer: down to $M$ features, a nonlinearity (a *bend*), up again, and
-#   the result is added to what came in. The bend is what LoRA left out. Because of it this adapter cannot be merged, and costs
+# - **Houlsby's adapter** (2019, before LoRA) comes *after* a sublayer: down to $M$ features, a nonlinearity, up again, and
+#   the result is added to its input. The nonlinearity is what LoRA left out. Because of it this adapter cannot be merged, and costs
 #   time for every token that is ever generated.
-# - **(IA)³** has one factor for each feature of keys and values and of what `down` reads, and nothing else.
+# - **(IA)³** has one factor for each feature of the keys, the values and the input of `down`, and nothing else.
 # - **BitFit** trains biases only.
-# - A **prefix** adds keys and values that no token made.
+# - A **prefix** adds keys and values that belong to no token.
 
 # %% [markdown]
 # ### Exercise 4 · `Houlsby`
 #
 # Difficulty 2 · 8 minutes · 6 points
 #
-# Return $y + U\,\mathrm{gelu}(D y + d) + u$, where $y$ is the layer's answer. At first nothing is added, and yet the adapter must be
-# able to learn: the same question as with $A$ and $B$.
+# Return $y + U\,\mathrm{gelu}(D y + d) + u$, where $y$ is the layer's output. At first it must add nothing, and yet be
+# able to learn: the same question as for $A$ and $B$.
 
 
 # %% tags=["exercise"]
@@ -491,12 +491,12 @@ Houlsby = lab.grade(Houlsby)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two `torch.nn.Linear`, with biases, are all four parameters.
+# Two `torch.nn.Linear`, with biases, hold all four parameters.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The last one, `up`, begins as zero, weight and bias; `down` at random.
+# The last one, `up`, starts at zero, weight and bias; `down` starts at random.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -506,8 +506,8 @@ Houlsby = lab.grade(Houlsby)
 # </details>
 
 # %% [markdown]
-# The last relative changes no layer at all. Attention reads keys and values that tokens have made. A **prefix** of $n$ learned ones stands
-# before them in every layer, as if $n$ words had been said that no vocabulary has.
+# The last relative changes no layer at all. Attention reads the keys and values of tokens. A **prefix** puts $n$ learned ones
+# before them in every layer, as if the text began with $n$ words that are in no vocabulary.
 
 # %%
 ideas.prefix_columns()
@@ -518,18 +518,18 @@ ideas.prefix_columns()
 # $$n \cdot L \cdot 2 \cdot K \cdot C$$
 #
 # numbers: with $n = 16$, $L = 2$, $K = 2$, $C = 16$ these are 2,048. [Li and Liang 2021](https://arxiv.org/abs/2101.00190) found them
-# hard to train directly. They made all of them by one small MLP: $n$ vectors go in, and all layers' keys and values come out, so that what
-# one layer learns helps the others. **After training the MLP is dropped**: only what it makes is kept. (The tables below say both: what
-# was *trained*, MLP and all, and what is *kept*.)
+# hard to train directly. They computed all of them with one small MLP: $n$ vectors go in, and all layers' keys and values come out, so that
+# what one layer learns helps the others. **After training the MLP is dropped**: only its output is kept. (The tables below give both: what
+# was *trained*, MLP included, and what is *kept*.)
 #
-# Note that a prefix of zeros is not nothing: its keys get a score of 0, and with it a share of every softmax.
+# Note that a prefix of zeros is not neutral: its keys get a score of 0, and with it a share of every softmax.
 
 # %% [markdown]
 # ### Exercise 5 · `Prefix`
 #
 # Difficulty 3 · 12 minutes · 10 points
 #
-# The sizes $L$, $K$ and $C$ stand in `model.config` as `layers`, `kv_heads` and `head_size`. `drop_mlp` may be called a second time,
+# The sizes $L$, $K$ and $C$ are in `model.config` as `layers`, `kv_heads` and `head_size`. `drop_mlp` may be called a second time,
 # and then does nothing.
 
 
@@ -582,24 +582,24 @@ Prefix = lab.grade(Prefix)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `.view(n, L, 2, K, C)`, take the layer, part keys from values, and bring the heads to the front.
+# `.view(n, L, 2, K, C)`, select the layer, separate keys from values, and move the heads to the front.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `torch.nn.Parameter(made.detach())` is a leaf that remembers no MLP. Setting a module or a parameter of `self` to None takes it out of
-# `parameters()`.
+# `torch.nn.Parameter(made.detach())` is a leaf that does not depend on the MLP. Setting a module or a parameter of `self` to None removes it
+# from `parameters()`.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · Who learns what, and what it costs
 #
-# Now everything meets. Each method starts from the same base and sees the same batches of sea stories. For each we note the columns of
-# PEFT's own comparison: what is trained, bytes, seconds, and quality, here the distance to the floor. We add one that it has not: the
-# distance of the *old* stories, before and after.
+# Now everything comes together. Each method starts from the same base and sees the same batches of sea stories. For each we record the columns
+# of PEFT's own comparison: what is trained, bytes, seconds, and quality, here the distance to the floor. We add one that it lacks: the
+# distance for the *old* stories, before and after.
 #
-# **Predict**: the village was learned to 0.15 nats above its floor. How many nats of it does *full* fine-tuning on the sea forget?
+# **Predict**: the village was learned to 0.15 nats above its floor. By how many nats does *full* fine-tuning on the sea worsen it?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -609,8 +609,8 @@ guess = 0.5
 lab.predict("forgotten", guess)
 
 # %% [markdown]
-# (IA)³ and BitFit are the package's, all others yours. The learning rates come from a small search over doublings, judged by the new
-# stories alone: an adapter that begins as nothing takes larger steps than a trained weight.
+# (IA)³ and BitFit come from the package, all others are yours. The learning rates come from a small search over powers of two, judged by the
+# new stories alone: an adapter that starts at zero takes larger steps than a trained weight.
 
 # %% tags=["experiment"]
 from minitrain.finetuning import adapt
@@ -637,7 +637,7 @@ methods = {  # how it is made, and its rate
 }
 
 # %% [markdown]
-# **Run**: seven trainings. The ledger then says what optimizer and gradients hold.
+# **Run**: seven training runs. The ledger then reports what optimizer and gradients hold.
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
@@ -663,12 +663,12 @@ for name, (make, rate) in tqdm(methods.items(), leave=False):
     learned.append(row)
 
 # %% [markdown]
-# First the memory. Of a weight that is not trained there is no gradient, and Adam has no moments. For $N$ trained numbers in $t$ tensors,
+# First the memory. A weight that is not trained has no gradient and no Adam moments. For $N$ trained parameters in $t$ tensors,
 # in float32,
 #
 # $$\text{gradients} = 4N, \qquad \text{optimizer} = 8N + 4t \text{ bytes}$$
 #
-# (Adam counts its steps in a number of 4 bytes a tensor). The ledger must say the same, to the byte.
+# (Adam keeps a 4-byte step count per tensor). The ledger must agree to the byte.
 
 # %% tags=["grade"]
 lab.experiment("states", states)
@@ -699,8 +699,8 @@ fewer_bytes = full_state["optimizer_bytes"] / lora_state["optimizer_bytes"]
 lab.answer("fewer_bytes", fewer_bytes)
 
 # %% [markdown]
-# What is that for a real model? The planner has it in closed form: 2 bytes a weight, 2 a gradient, 12 for Adam in mixed precision, and
-# the base's activations, which are the same for all, since a frozen layer still passes gradients on.
+# What does that mean for a real model? The planner has it in closed form: 2 bytes per weight, 2 per gradient, 12 for Adam in mixed precision,
+# and the base's activations, which are the same for all methods, since a frozen layer still passes gradients on.
 
 # %% tags=["experiment"]
 from minitrain.model.config import preset
@@ -722,9 +722,9 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: of 16 bytes a parameter, 2 are left, an eighth. The LoRA paper's abstract says *a third*, for GPT-3 in full fine-tuning that held
-# less than 16 bytes. PEFT measured 36.2 GiB in full and 20.8 with LoRA, for 3.21 billion parameters: 15.4 GiB, or 5.2 bytes a parameter, were
-# spared. What stays is what LoRA does not touch: the weights, for e07 to shrink, and activations, which e05 shrank.
+# **Explain**: of 16 bytes per parameter, 2 are left, an eighth. The LoRA paper's abstract says *a third*, for GPT-3, whose full fine-tuning
+# took fewer than 16 bytes. PEFT measured 36.2 GiB for full fine-tuning and 20.8 for LoRA, with 3.21 billion parameters: it saves 15.4 GiB, or
+# 5.2 bytes per parameter. What remains is what LoRA does not touch: the weights, which e07 shrinks, and activations, which e05 shrank.
 
 # %% [markdown]
 # Now the quality.
@@ -782,21 +782,22 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: LoRA won 85% of what full fine-tuning won, with 15% of its numbers, and forgot 1.6 nats where full forgot 2.5. This is the finding of
-# [Biderman et al. 2024](https://arxiv.org/abs/2405.09673), *LoRA learns less and forgets less*: all methods lie on one rising curve. Nothing in
-# the new stories rewards keeping the old ones; what moves the weights farther forgets more. (IA)³ forgets least, and learns least.
+# **Explain**: LoRA gained 85% of what full fine-tuning gained, with 15% of its parameters, and forgot 1.6 nats where full forgot 2.5. This is
+# the finding of [Biderman et al. 2024](https://arxiv.org/abs/2405.09673), *LoRA learns less and forgets less*: all methods lie near one rising
+# curve. Nothing in the new stories rewards keeping the old ones, so what moves the weights farther forgets more. (IA)³ forgets least, and
+# learns least.
 
 # %% [markdown]
 # Beside PEFT's table (Llama-3.2-3B on mathematics, accuracy in percent): full 47.2, LoRA 47.8, DoRA 46.9; far below them (IA)³ 31.1 and the
-# prefix 18.6. With better learning rates these two rose to 45.5 and 41.6: the rate decides as much as the method. Here, too, both are among the
-# last three. DoRA ended within 0.01 nats of LoRA and forgot more; with one seed that says little. The real difference: there LoRA equals full
+# prefix 18.6. With better learning rates these two rose to 45.5 and 41.6: the rate matters as much as the method. Here, too, both are among the
+# last three. DoRA ended within 0.01 nats of LoRA and forgot more, which with one seed says little. The real difference: there LoRA equals full
 # fine-tuning, here it falls short. The next section finds out why.
 
 # %% [markdown]
-# **Takeaway**: full fine-tuning ended 0.18 nats above the new floor, LoRA 0.47, the bottleneck 0.73, (IA)³ 1.75, where the base had 2.07.
+# **Takeaway**: full fine-tuning ended 0.18 nats above the new floor, LoRA 0.47, the bottleneck 0.73, (IA)³ 1.75; the base had started at 2.07.
 #
 # **Question**: how many nats of the old stories did Houlsby's adapter forget for each nat of the new ones that it learned? (Differences
-# against the base.)
+# from the base.)
 
 # %% tags=["question"]
 row = next(row for row in learned if row["method"] == "Houlsby")
@@ -812,12 +813,12 @@ lab.answer("price", price)
 # %% [markdown]
 # ## 7 · How much rank?
 #
-# LoRA's one number is the rank. A matrix of 64 columns has a rank of 64 at most: then $BA$ can be *any* matrix, and LoRA should reach
+# LoRA's main setting is the rank. A matrix of 64 columns has rank 64 at most: then $BA$ can be *any* matrix, and LoRA should reach
 # whatever training these matrices reaches.
 #
-# The trainings of this section are shorter, with learning rates of their own, so that three seeds a rank take seconds.
+# The runs of this section are shorter, with their own learning rates, so that three seeds per rank take seconds.
 #
-# **Predict**: which share of what full fine-tuning wins (from the base's distance to full's) will rank 64 win? (From 0 to 1.)
+# **Predict**: what share of full fine-tuning's gain (from the base's distance to full's) will rank 64 achieve? (From 0 to 1.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -879,20 +880,20 @@ show.lines(
 lab.experiment("ranks", ranks)
 
 # %% [markdown]
-# **Explain**: each doubling wins less than the one before. At rank 64 LoRA ends 0.495 nats above the floor, and training *all weights of the
-# blocks* ends at 0.50: as the theory says, with the whole rank there is no restriction left. But all weights end at 0.29. So what LoRA misses here is
-# not rank: it is what lies **outside** of the matrices it stands beside, the embedding (here also the head) and the last norm. Sailors have words
-# that villagers hardly use. PEFT's Llama knew the words of mathematics already.
+# **Explain**: each doubling gains less than the one before. At rank 64 LoRA ends 0.495 nats above the floor, and training *all weights of the
+# blocks* ends at 0.50: as the theory says, at full rank there is no restriction left. But training all weights ends at 0.29. So what LoRA lacks
+# here is not rank: it is what lies **outside** the matrices that it adapts, the embedding (here also the head) and the last norm. Sailors have
+# words that villagers hardly use. PEFT's Llama already knew the words of mathematics.
 
 # %% [markdown]
 # The scaling matters, too. With $s = \alpha / R$ a larger rank takes smaller steps; rsLoRA ([Kalajdzievski 2023](https://arxiv.org/abs/2312.03732))
 # takes $\alpha / \sqrt{R}$. In PEFT's table this raised the accuracy at rank 64 from 47.4% to 51.3%.
 #
-# **Takeaway**: in these shorter trainings (section 6 gave LoRA 85%) rank 8 won 76% of what all weights win, and rank 64 88%; the rest is
-# no matter of rank.
+# **Takeaway**: in these shorter runs (section 6 gave LoRA 85%) rank 8 gained 76% of what all weights gain, and rank 64 88%; the rest is
+# not a matter of rank.
 
 # %% [markdown]
-# **Question**: the smallest rank in your table whose mean distance is at most 20% above that of the largest rank?
+# **Question**: what is the smallest rank in your table whose mean distance is at most 20% above that of the largest rank?
 
 # %% tags=["question"]
 show.table(
@@ -914,9 +915,9 @@ lab.answer("enough_rank", enough_rank)
 # %% [markdown]
 # ## 8 · Everybody's adapter in one batch
 #
-# An adapter is small, so that a server can hold hundreds of them for one base. Requests for different adapters arrive together. A loop over
-# adapters would compute the base for each alone; while text is generated, a row is *one token*, and reading $W$ from memory costs more than
-# multiplying. So $W x$ is computed for all rows at once, and only what is added is each row's own:
+# An adapter is small, so a server can hold hundreds of them for one base. Requests for different adapters arrive together. A loop over
+# adapters would run the base for each separately; in decoding, a row is *one token*, and reading $W$ from memory costs more than
+# multiplying. So $W x$ is computed for all rows at once, and only the added term is each row's own:
 #
 # $$y_b = W x_b + s_b\, B_b (A_b x_b).$$
 
@@ -924,12 +925,12 @@ lab.answer("enough_rank", enough_rank)
 ideas.adapter_pages()
 
 # %% [markdown]
-# Adapters lie in **pages** of one rank each ([S-LoRA, Sheng et al. 2023](https://arxiv.org/abs/2311.03285)): a row of $A$ with its
-# column of $B$. An adapter of rank $R$ has $R$ of them, wherever they were free: its *table*. To gather a batch, shorter tables are filled up to
-# the longest one. With what? With **page 0, which holds zeros**, and so adds nothing.
+# Adapters are stored in **pages** of one rank each ([S-LoRA, Sheng et al. 2023](https://arxiv.org/abs/2311.03285)): a row of $A$ with its
+# column of $B$. An adapter of rank $R$ has $R$ of them, wherever they were free: its *page table*. To gather a batch, shorter tables are padded
+# to the length of the longest. With what? With **page 0, which holds zeros**, and so adds nothing.
 #
-# A row without adapter has an empty table, and gets zeros only. This is where a server went wrong: it marked "none" by -1, and -1 is a
-# valid index, that of the last adapter. Requests for the base were answered by somebody else's.
+# A row without an adapter has an empty table, and gets only zeros. This is where a server once went wrong: it marked "none" by -1, and -1 is a
+# valid index, that of the last adapter. Requests for the base were answered with somebody else's.
 
 # %% [markdown]
 # ### Exercise 6 · `Rows`
@@ -937,7 +938,7 @@ ideas.adapter_pages()
 # Difficulty 3 · 10 minutes · 10 points
 #
 # Two batched products for the whole batch, however many adapters are in it: `torch.bmm` multiplies (B, T, I) by (B, I, R). The same
-# `Rows` serves every layer of the model, each with pages of its own.
+# `Rows` serves every layer of the model, each with its own pages.
 
 
 # %% tags=["exercise"]
@@ -969,7 +970,7 @@ Rows = lab.grade(Rows)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Fill each table with zeros (the page's number) to the longest, and make one tensor of them, (B, R).
+# Pad each table with zeros (the number of the zero page) to the longest, and make one tensor of them, (B, R).
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -985,8 +986,8 @@ Rows = lab.grade(Rows)
 # </details>
 
 # %% [markdown]
-# **Experiment**: one token a row, a layer of 1,024 features, adapters of rank 4, 8 and 16 in turn. They are computed in one
-# batch, and in a loop over rows.
+# **Experiment**: one token per row, a layer of 1,024 features, adapters of rank 4, 8 and 16 in turn, computed in one
+# batch and in a loop over rows.
 
 # %% tags=["experiment"]
 from minitrain.measure.clock import compare
@@ -1042,9 +1043,9 @@ show.lines(
 lab.experiment("mixed", mixed)
 
 # %% [markdown]
-# **Explain**: both ways multiply nearly the same. A row costs $2 \cdot 1024^2 = 2.1$ MFLOPs for $W$, and at rank 16 only 0.07 more for its adapter;
-# filling tables up to the longest adds 1% at 32 rows. But the loop reads the 4 MB of $W$ 32 times, 134 MB in all, and calls 32 times as many
-# kernels. S-LoRA reports up to 30 times the throughput of serving adapters one by one, on GPUs with thousands of them. On two cores
+# **Explain**: both do nearly the same arithmetic. A row costs $2 \cdot 1024^2 = 2.1$ MFLOPs for $W$, and at rank 16 only 0.07 more for its
+# adapter; padding tables to the longest adds 1% at 32 rows. But the loop reads the 4 MB of $W$ 32 times, 134 MB in all, and launches 32 times as
+# many kernels. S-LoRA reports up to 30 times the throughput of serving adapters one by one, on GPUs with thousands of them. On two cores
 # the batch was two to four times as fast from 8 rows on.
 #
 # **Takeaway**: at 16 rows one mixed batch took about a third of the loop's time, for the same numbers.
@@ -1052,9 +1053,9 @@ lab.experiment("mixed", mixed)
 # %% [markdown]
 # ## 9 · A model that talks (nothing is graded here)
 #
-# Where stories15M (15 million parameters, trained on children's stories) and the State of the Union addresses are on this machine, the same
-# comparison follows in *perplexity*, the exponential of the loss: among how many words the model seems to choose. `python -m minitrain assets`
-# says what is here and fetches the rest.
+# If stories15M (15 million parameters, trained on children's stories) and the State of the Union addresses are on this machine, the same
+# comparison follows in *perplexity*, the exponential of the loss: the number of words among which the model seems to choose.
+# `python -m minitrain assets` says what is here and fetches the rest.
 
 # %% tags=["folded"]
 from minitrain.data.assets.fetch import fetch, is_cached
@@ -1106,20 +1107,21 @@ else:
     print("not run: it needs stories15M and sotu, see python -m minitrain assets")
 
 # %% [markdown]
-# **Explain**: with us LoRA won, in nats, some seven eighths of what training all weights won, with 1.7% of the numbers, and (IA)³ a quarter
-# with 0.05%.
+# **Explain**: in our run LoRA gained, in nats, some seven eighths of what training all weights gained, with 1.7% of the parameters, and (IA)³ a
+# quarter with 0.05%.
 #
-# Section 7's table was made there, too, once: 24 steps of 4 rows of 64 tokens, three seeds, each way at the best of a few rates. In these
+# We also made section 7's table there once: 24 steps of 4 rows of 64 tokens, three seeds, each method at the best of a few rates. In these
 # shorter rows the perplexity of held-out speeches is 833 before, 341 after training all weights, and with LoRA
 #
 # | rank | 1 | 2 | 4 | 8 | 16 | 32 | 64 |
 # |---|---|---|---|---|---|---|---|
 # | perplexity | 427 | 397 | 386 | 376 | 371 | 370 | 370 |
 #
-# In nats rank 8 wins 89% of what all weights win and rank 64 91%: again rank is not what is missing.
+# In nats rank 8 gains 89% of what all weights gain, and rank 64 91%: again rank is not what is missing.
 
 # %% [markdown]
-# Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter, or go by the [map of the course](index.ipynb). In the package, [many.py](../minitrain/finetuning/many.py) pages adapters in and out of a budget of bytes.
+# Next: [e07 · QLoRA](e07_qlora.ipynb) puts four bits under the adapter; or return to the [map of the course](index.ipynb). In the package,
+# [many.py](../minitrain/finetuning/many.py) pages adapters in and out within a budget of bytes.
 
 # %%
 lab.score(read="minitrain/finetuning/adapters/lora.py")
