@@ -26,7 +26,6 @@ MODES = {
     "roomy": {},
     "nothing shared": {"share_prefixes": False},
     "chunked": {"budget": 8, "max_running": 8},
-    "two at once": {"max_running": 2},
     "one at once": {"max_running": 1},
     "crowded": {"num_blocks": 14},
     "drafts": {},

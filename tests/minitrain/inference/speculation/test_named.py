@@ -21,7 +21,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.transformer import build
 
-from ..engine.texts import prompts
+from ..engine.traffic import prompts
 
 CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
 KINDS = {

@@ -26,7 +26,7 @@ from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEng
 from minitrain.model.transformer import build
 
 from ...model.peers import SMALL
-from ..engine.texts import prompts
+from ..engine.traffic import prompts
 from .test_verification import p_value
 
 TARGET = build(SMALL, dtype=torch.float64, seed=1)
