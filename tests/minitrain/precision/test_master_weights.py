@@ -66,10 +66,8 @@ def narrow_state(wrap, seed: int = 0) -> TrainState:
 
 def step(state: TrainState, seed: int) -> None:
     batch = random_batch(4, seed=seed)
-    loss = nn.functional.cross_entropy(
-        state.model(batch.tokens).float().flatten(0, 1), batch.targets.flatten(), ignore_index=-100
-    )
-    loss.backward()
+    logits = state.model(batch.tokens).float().flatten(0, 1)
+    nn.functional.cross_entropy(logits, batch.targets.flatten(), ignore_index=-100).backward()
     state.optimizer.step()
     state.optimizer.zero_grad()
 
