@@ -113,6 +113,9 @@ def test_who_is_served_in_time(one, met):
 
 def test_a_summary():
     all_ = [told(0, 0.5, 0.6), told(1, 3.0, 3.05), told(2, 2.5, failed="429: full"), told(2, 2.9)]
+    lost = summary([told(0, failed="no"), told(1, failed="no")], TARGET)
+    assert lost.met == 0 and lost.tokens_per_second == 0 and lost.failed == {"no": 2}
+    assert math.isnan(lost.latency.first_token[50])
     one = summary(all_, TARGET)
     assert one.seconds == pytest.approx(3.05) and one.requests == 4 and one.met == 2
     assert one.failed == {"429: full": 1}
@@ -120,9 +123,3 @@ def test_a_summary():
     assert one.new_tokens == 5 and one.prompt_tokens == 30  # of the complete ones
     assert one.latency.first_token[50] == pytest.approx(0.9)
     assert one.latency.between_tokens[50] == pytest.approx(0.075)
-
-
-def test_where_all_failed_there_is_nothing_to_wait_for():
-    one = summary([told(0, failed="no"), told(1, failed="no")], TARGET)
-    assert one.met == 0 and one.tokens_per_second == 0 and one.failed == {"no": 2}
-    assert math.isnan(one.latency.first_token[50])

@@ -139,15 +139,6 @@ def errors(x, scaling):
     return (quantize(x, scaling).dequantize() - x).abs()
 
 
-@pytest.mark.parametrize("name", ["lines", "squares", "MXFP8", "MXFP4"])
-def test_an_outlier_in_another_block_changes_no_bit(name):
-    x = matrix(2, 256)
-    planted = x.clone()
-    planted[0, 200] = 3e4  # in the second tile of every kind
-    assert torch.equal(errors(x, ALL[name])[:, :128], errors(planted, ALL[name])[:, :128])
-    assert not torch.equal(errors(x, ALL[name])[0, 192:], errors(planted, ALL[name])[0, 192:])
-
-
 # ---- any shape ----
 
 BOUNDS = {"lines": 2**-4, "squares": 2**-4, "MXFP8": 1 / 8, "MXFP4": 1 / 3, "NVFP4": 0.25}

@@ -14,10 +14,7 @@ from minitrain.inference.load import latency
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate
 from minitrain.model.config import ModelConfig
-from minitrain.model.swap import swap_linears
 from minitrain.model.transformer import build
-from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.linear import QuantLinear
 
 from .traffic import prompts
 
@@ -200,15 +197,6 @@ def test_adapters_that_have_no_room_together_take_turns():
         told[output.id].append(output.drawn.token)
     for name, found in zip("abab", told.values()):
         assert found == generate(adapted[name], [3, 4], 5, temperature=0)
-
-
-def test_weights_in_few_bits_are_served():
-    model = build(SMALL, dtype=torch.float64)
-    form = named("int8")
-    swap_linears(model, lambda linear: QuantLinear(form.quantize(linear.weight)), keep=("head",))
-    texts = prompts(3)
-    found = Engine(model, 40).generate(texts, SamplingParameters(8))
-    assert [a.tokens for a in found] == [generate(model, t, 8, temperature=0) for t in texts]
 
 
 @pytest.mark.parametrize(

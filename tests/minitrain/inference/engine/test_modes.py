@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from minitrain.bench.training import as_llama
-from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.errors import InputError
-from minitrain.inference.cache.blocks import GONE, BlockManager
 from minitrain.inference.cache.paged import Part
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.engine.scheduler import Work
@@ -23,7 +21,6 @@ from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEngine
 from minitrain.model.config import ModelConfig
-from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import Transformer, build
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.ranks.launch import launch
@@ -56,11 +53,6 @@ def small() -> Served:
     return answered(build(ModelConfig(300, 32, 2, 4, 2, 48, max_length=256), seed=1), 12, 12)
 
 
-@pytest.fixture(scope="module")
-def stories() -> Served:
-    return answered(load_llama2c(fetch("stories15M", progress=False))[0], 6, 8)
-
-
 MODES = {
     "one after the other": {"max_running": 1},
     "batched": {},
@@ -84,19 +76,6 @@ def test_greedy_answers_are_transformers_token_for_token(mode, small):
     preemptions = sum(step.preemptions for step in engine.steps)
     assert preemptions >= 20 if "preempted" in mode else preemptions == 0
     assert max(step.tokens for step in engine.steps) <= engine.scheduler.budget
-
-
-@pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
-@pytest.mark.parametrize(
-    "mode",
-    [{"num_blocks": 60}, {"num_blocks": 6, "block_size": 4, "budget": 9, "max_running": 5}],
-    ids=["batched", "preempted, in chunks"],
-)
-def test_a_trained_models_answers_are_too(mode, stories):
-    model, texts, answers = stories
-    engine = Engine(model, **mode)
-    assert [a.tokens for a in engine.generate(texts, SamplingParameters(8))] == answers
-    assert (sum(step.preemptions for step in engine.steps) > 0) == ("block_size" in mode)
 
 
 @property
@@ -164,23 +143,6 @@ def test_answers_are_those_of_whole_texts(options):
     assert engine.scheduler.blocks.left > 0 and engine.scheduler.blocks.used == 0
     assert (sum(step.preemptions for step in engine.steps) > 0) == (options["num_blocks"] == 8)
     assert engine.scheduler.blocks.hit > 0 or options["num_blocks"] == 8
-
-
-def test_a_known_prefix_is_held_only_where_the_window_reaches():
-    manager = BlockManager(20, 4, window=WINDOW)
-    first, _ = manager.admit(LONG[:33], None, 64)
-    manager.commit(first, LONG[:33], None, 33)
-    manager.slide(first, 33)
-    assert first.blocks[:7] == [GONE] * 7 and first.held == 2 and manager.left == 7
-    second, computed = manager.admit(LONG[:33], None, 64)
-    assert computed == 32
-    assert second.blocks[:6] == [GONE] * 6 and second.held == 3  # places 27 to 31, and 32's own
-    assert second.blocks[7] == first.blocks[7]
-    assert manager.blocks[first.blocks[7]].ref_count == 2
-    manager.release(first)
-    assert manager.blocks[second.blocks[7]].ref_count == 1
-    manager.release(second)
-    assert manager.used == 0 and len(manager.free) == 20
 
 
 def test_a_chunk_that_no_pool_could_hold_is_refused():

@@ -40,9 +40,7 @@ def test_expected_tokens_is_the_sum_that_the_fraction_closes(a, g):
 
 
 def test_limits_and_published_rows():
-    assert expected_tokens(0, 7) == expected_tokens(0.9, 0) == 1
-    assert expected_tokens(1, 7) == 8
-    assert expected_tokens(1 - 1e-9, 7) == pytest.approx(8)
+    assert expected_tokens(1, 7) == 8 == pytest.approx(expected_tokens(1 - 1e-9, 7))
     assert speed_up(1, 4, 0) == 5  # a perfect draft for nothing
     assert speed_up(1, 9, 1) == pytest.approx(1)  # the target as its own draft: g + 1 over g + 1
     assert speed_up(0, 4, 0.1) == pytest.approx(1 / 1.4)
@@ -116,18 +114,18 @@ def test_costs_are_over_those_of_a_pass():
         Costs(0.1, ())
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+def test_impossible_numbers_and_disorderly_drafts_are_refused():
+    for call, message in (
         (lambda: expected_tokens(1.1, 2), "no probability"),
         (lambda: expected_tokens(0.5, -1), "draft of -1"),
         (lambda: speed_up(0.5, 2, -1), "draft cost of -1"),
         (lambda: NGram(longest=0), "match nothing"),
-    ],
-)
-def test_impossible_numbers_are_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+        (lambda: Draft((1, 2), (1, -1)), "token before it"),
+        (lambda: Draft((1, 2), (-1,)), "2 tokens"),
+        (lambda: Draft((1, 2), (-1, -1), torch.rand(2, 4)), "which are a chain"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
 
 
 # Lab e09b's short versions, and what the package builds of trees on them
@@ -235,16 +233,3 @@ def test_the_best_tree_is_the_best_of_all_trees():
         greedy = sorted(every, key=lambda path: -worth([path]))[:nodes]
         assert worth(found) == pytest.approx(worth(greedy))
     assert len(best_tree(accuracy, 100)) == len(every)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (((1, 2), (1, -1)), "token before it"),
-        (((1, 2), (-1,)), "2 tokens"),
-        (((1, 2), (-1, -1), torch.rand(2, 4)), "which are a chain"),
-    ],
-)
-def test_a_disorderly_draft_is_refused(given, message):
-    with pytest.raises(InputError, match=message):
-        Draft(*given)
