@@ -9,11 +9,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from minitrain.errors import InputError
-from minitrain.model.config import (
-    ModelConfig,
-    RopeScaling,
-    preset,
-)
+from minitrain.model.config import ModelConfig, RopeScaling, preset
 from minitrain.model.rope import (
     document_positions,
     interleaved_to_half_split,

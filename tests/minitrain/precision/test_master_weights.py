@@ -7,11 +7,7 @@ from torch import nn
 from minitrain.errors import InputError
 from minitrain.measure.memory import MemoryLedger
 from minitrain.optimizers.adamw import adamw, state_bytes
-from minitrain.precision.master_weights import (
-    MasterWeights,
-    nearest,
-    stochastic_round,
-)
+from minitrain.precision.master_weights import MasterWeights, nearest, stochastic_round
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.state import TrainState

@@ -13,13 +13,7 @@ from minitrain.precision.blocks import quantize
 from minitrain.quantization.formats import grids
 from minitrain.quantization.formats.grids import NF4, Codebook, normal_levels
 from minitrain.quantization.formats.names import FLOATS, named
-from minitrain.quantization.formats.weight import (
-    WIDTHS,
-    expand,
-    pack,
-    quantize_blocks,
-    unpack,
-)
+from minitrain.quantization.formats.weight import WIDTHS, expand, pack, quantize_blocks, unpack
 
 TILINGS = ("tensor", "row", "g32", "b48")
 INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "f", "z") for t in TILINGS]

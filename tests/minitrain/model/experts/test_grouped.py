@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from minitrain.measure.flops import counted_flops
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.experts.dispatch import collect, combine, dispatch, make_plan, places
-from minitrain.model.experts.grouped import (
-    Experts,
-    grouped_swiglu,
-    kernel_runs,
-    looped_swiglu,
-)
+from minitrain.model.experts.grouped import Experts, grouped_swiglu, kernel_runs, looped_swiglu
 
 COUNTS = [torch.tensor(c) for c in ([3, 0, 9, 4], [0, 0, 0, 16])]
 

@@ -173,9 +173,10 @@ def test_settings_mean_what_they_mean_to_transformers(change, tmp_path):
     same_as_transformers(checkpoint(tmp_path, change=change))
 
 
+SLIDING = ["sliding_attention"] * 3
 WINDOWS = {
     "mistral's default": ("mistral", {"sliding_window": 4096}),
-    "mistral's layers by their types": ("mistral", {"layer_types": ["sliding_attention"] * 3}),
+    "mistral's layers by their types": ("mistral", {"layer_types": SLIDING}),
     "qwen2, used": ("qwen2", {}),
     "qwen2, used from the first layer on": ("qwen2", {"layer_types": None}),
     "qwen2, not used": ("qwen2", {"use_sliding_window": False, "layer_types": None}),
@@ -187,38 +188,26 @@ def test_windows_are_those_of_transformers(family, change, tmp_path):
     same_as_transformers(checkpoint(tmp_path, family, change=change))
 
 
+def rope(**parameters):
+    return {"rope_parameters": parameters}
+
+
 CONTRADICTIONS = {
     "a window that is not used": ("mistral", {"use_sliding_window": False}, "use_sliding_window"),
-    "types of a window that is off": (
-        "qwen2",
-        {"use_sliding_window": False, "layer_types": ["sliding_attention"] * 3},
-        "layer_types has 'sliding_attention'",
-    ),
+    "types": ("qwen2", {"use_sliding_window": False, "layer_types": SLIDING}, "layer_types has 's"),
     "over some layers": ("qwen2", {"max_window_layers": 1}, "slides over 2 of its 3 layers"),
     "chunks": ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "'chunked_attention'"),
-    "RoPE by layer": (
-        "qwen2",
-        {"rope_parameters": {"full_attention": LLAMA3}},
-        "rope_parameters has full_attention = ",
-    ),
-    "a factor for nothing": (
-        "llama",
-        {"rope_parameters": {**THETA, "factor": 4.0}},
-        "factor = 4.0, and RoPE of type 'default'",
-    ),
-    "attention louder": (
-        "llama",
-        {"rope_parameters": {**LLAMA3, "attention_factor": 2.0}},
-        "attention_factor = 2.0",
-    ),
+    "RoPE by layer": ("qwen2", rope(full_attention=LLAMA3), "rope_parameters has full_attention ="),
+    "a factor for nothing": ("llama", rope(**THETA, factor=4.0), "factor = 4.0, and RoPE of type"),
+    "attention louder": ("llama", rope(**LLAMA3, attention_factor=2.0), "attention_factor = 2.0"),
     **{
         kind: ("llama", {"rope_scaling": {"type": kind, "factor": 2.0}}, f"scaled as '{kind}'")
         for kind in ("dynamic", "yarn")
     },
     "another class": (
         "llama",
-        {"architectures": ["LlamaForSequenceClassification"]},
-        "take a checkpoint with architectures = ",
+        {"architectures": ["LlamaForTokens"]},
+        "take a checkpoint with arch",
     ),
 }
 

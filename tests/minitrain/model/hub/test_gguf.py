@@ -149,18 +149,16 @@ def test_in_hugging_face_form_it_is_the_same_model_and_the_same_text(tmp_path):
     assert tokenizer(END + "a")["input_ids"][0] == tokenizer.eos_token_id == 0
 
 
+def swapped(old: bytes, new: bytes):
+    return lambda path: path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+
 FAULTS = {
     "no GGUF": (lambda p: p.write_bytes(b"<!DOCTYPE html>" * 9), "cannot be read as GGUF"),
     "empty": (lambda p: p.write_bytes(b""), "cannot be read as GGUF"),
     "cut short": (lambda p: p.write_bytes(p.read_bytes()[:-3000]), "cannot be read as GGUF"),
-    "another family": (
-        lambda p: p.write_bytes(p.read_bytes().replace(b"llama", b"mamba", 1)),
-        "type 'mamba'; only a plain 'llama'",
-    ),
-    "a weight of another name": (
-        lambda p: p.write_bytes(p.read_bytes().replace(b"blk.2.attn_q", b"blk.7.attn_q", 1)),
-        "lacks blk.2.attn_q.weight",
-    ),
+    "another family": (swapped(b"llama", b"mamba"), "type 'mamba'; only a plain 'llama'"),
+    "another name": (swapped(b"blk.2.attn_q", b"blk.7.attn_q"), "lacks blk.2.attn_q.weight"),
 }
 
 
@@ -291,7 +289,7 @@ def test_another_vocabulary_stays_behind_with_a_warning_and_the_model_is_read(tm
     ends = {"tokenizer.ggml.eot_token_id": 5, "tokenizer.ggml.eom_token_id": 0}
     write_gguf(path, WIDE, Kind.F32, **ends)
     assert load_pretrained(path)[1].eos_ids == (0, 5), "a turn's end is an end too"
-    path.write_bytes(path.read_bytes().replace(b"smollm", b"bloom!", 1))
+    swapped(b"smollm", b"bloom!")(path)
     with pytest.warns(UserWarning, match=r"type 'bloom!' \(tokenizer.ggml.model and .pre\)"):
         assert load_pretrained(path)[1].tokenizer == {}
 

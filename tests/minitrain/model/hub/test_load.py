@@ -113,7 +113,7 @@ def tensors(**changes):
     """A fault: other tensors in the file; None removes one. `__` stands for a dot."""
 
     def edit(folder):
-        path = folder / "model.safetensors"
+        path = folder / FILE
         stored = load_file(path) | {name.replace("__", "."): v for name, v in changes.items()}
         save_file({name: v for name, v in stored.items() if v is not None}, path)
 
@@ -121,56 +121,38 @@ def tensors(**changes):
 
 
 def truncated(folder):
-    path = folder / "model.safetensors"
+    path = folder / FILE
     path.write_bytes(path.read_bytes()[:-100])
 
 
 def index(**content):
     def edit(folder):
-        (folder / "model.safetensors").rename(folder / "part.safetensors")
+        (folder / FILE).rename(folder / "part.safetensors")
         (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
     return edit
 
 
-NORM = "model.norm.weight"
+NORM, FILE = "model.norm.weight", "model.safetensors"
 FAULTS = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json cannot be read"),
     "config is not JSON": (written("config.json", b"\xff\xfe\x00"), "is not JSON"),
-    "unknown family": (
-        settings(model_type="mamba"),
-        "type 'mamba'; those that can be read are llama, mistral, qwen2, mixtral",
-    ),
+    "unknown family": (settings(model_type="mamba"), "type 'mamba'; those that can be read are"),
     "size missing": (settings(hidden_size=None), "does not give hidden_size"),
     "size impossible": (settings(num_key_value_heads=3), "cannot be built: 4 heads cannot share 3"),
-    "llama3 without its numbers": (
-        settings(rope_parameters={"rope_type": "llama3"}),
-        "does not give factor, low_freq_factor",
-    ),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "holds no weights; it needs"),
-    "pickled weights": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        "only pytorch_model.bin, a pickle",
-    ),
+    "no numbers": (settings(rope_parameters={"rope_type": "llama3"}), "does not give factor, low"),
+    "no weights": (lambda f: (f / FILE).unlink(), "holds no weights; it needs"),
+    "pickle": (lambda f: (f / FILE).rename(f / "pytorch_model.bin"), "only pytorch_model.bin, a"),
     "cut short": (truncated, "model.safetensors is damaged"),
     "shard missing": (index(weight_map={NORM: "lost.safetensors"}), "lost.safetensors is missing"),
     "index without a map": (index(), "has no weight_map"),
-    "index that leads out": (
-        index(weight_map={NORM: "../x.safetensors"}),
-        "has no weight_map of file names",
-    ),
+    "index that leads out": (index(weight_map={NORM: "../x.safetensors"}), "no weight_map of file"),
     "a weight missing": (
         tensors(model__norm__weight=None),
-        "lacks weights that its config.json asks for: model.norm",
+        "lacks weights .* asks for: model.norm",
     ),
-    "weights of another size": (
-        settings(intermediate_size=44),
-        r"mlp.gate_proj.weight is \[40, 32\], not \[44, 32\], .* and 6 more",
-    ),
-    "fewer layers": (
-        settings(num_hidden_layers=2),
-        "no place in a model like it: model.layers.2.input_layernorm.weight",
-    ),
+    "another size": (settings(intermediate_size=44), r"weight is \[40, 32\], .* and 6 more"),
+    "fewer layers": (settings(num_hidden_layers=2), "no place in a model like it: model.layers.2"),
     "a weight too many": (
         tensors(model__layers__0__self_attn__q_norm__weight=torch.ones(8)),
         "no place in a model like it: model.layers.0.self_attn.q_norm.weight",
@@ -211,11 +193,7 @@ def test_a_broken_checkpoint_is_refused_in_one_sentence(break_it, words, good, t
         ({}, "mixtral", "has no experts, unlike mixtral: save as llama or mistral"),
         ({"experts": 4}, "llama", "has 4 experts, unlike llama: save as mixtral"),
         ({"experts": 4, "experts_per_token": 1}, None, "an only expert with 1, .* cannot be saved"),
-        (
-            {"experts": 4, "shared_experts": 1, "bias_rate": 1e-3},
-            None,
-            "has shared experts and biases in its router, and no family of llama, .* alone",
-        ),
+        ({"experts": 4, "shared_experts": 1}, None, "has shared experts.* and no family of llama"),
     ],
 )
 def test_a_family_that_cannot_hold_the_model_is_refused(change, family, words, tmp_path):
