@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset
 
 from minitrain.data.loader import Batch, Loader
 from minitrain.data.packing import IGNORED, PADDING, pack
@@ -207,17 +206,6 @@ def test_workers_change_nothing(folder, seed):
     segments = [(int(rng.integers(1, 3)), 3, int(rng.integers(0, 3)), 2) for _ in range(2)]
     seen = whole_epoch(folder, [*segments, (1, 16, 2, ROWS)], seed)
     assert seen == Shuffled(ROWS)(seed, 0).tolist()
-
-
-def test_a_stream_that_forgets_its_worker_gives_rows_twice(folder):
-    """The naive version: every worker iterates the whole dataset."""
-
-    class Naive(IterableDataset):
-        def __iter__(self):
-            return iter(Loader(TokenRows(folder, 2), 8, shuffle=False))
-
-    batches = DataLoader(Naive(), batch_size=None, num_workers=2)
-    assert sorted(chain(*map(rows_of, batches))) == sorted([*range(ROWS)] * 2)
 
 
 def test_the_second_epoch_has_another_order_with_workers_too(folder):

@@ -11,13 +11,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.inference.plain.given import held_bytes
 from minitrain.inference.plain.loop import Request, Server, generate_batch
-from minitrain.inference.plain.reference import (
-    BlockManager,
-    Pool,
-    QuantizedKV,
-    sample,
-    schedule,
-)
+from minitrain.inference.plain.reference import BlockManager, Pool, QuantizedKV, sample, schedule
 from minitrain.inference.sampling import generate, next_token_probabilities
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build

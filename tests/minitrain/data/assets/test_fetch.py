@@ -21,15 +21,7 @@ import pytest
 
 from minitrain.data.assets import download
 from minitrain.data.assets.download import Package, part_bytes
-from minitrain.data.assets.fetch import (
-    ASSETS,
-    Asset,
-    Part,
-    fetch,
-    fetch_asset,
-    is_cached,
-    problem,
-)
+from minitrain.data.assets.fetch import ASSETS, Asset, Part, fetch, fetch_asset, is_cached, problem
 from minitrain.errors import InputError
 
 MODEL, SPEECHES = b"weights" * 100 + b"merges", (b"In 1790.", b"In 1801.")
@@ -234,16 +226,14 @@ def test_files_that_the_hub_has_cached_are_used_offline(tmp_path, monkeypatch):
     assert (folder / "tokenizer.bin").read_bytes() == b"merges"
 
 
-def test_a_hub_out_of_reach_is_one_sentence_at_once(tmp_path, monkeypatch):
+def test_a_hub_out_of_reach_is_one_sentence(tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     asset = made_asset(Package("hub", f"a/b@{'0' * 40}", 1))
-    start = time.monotonic()
     with pytest.raises(InputError, match="a/b is on the model hub, which cannot be reached"):
         fetch_asset(asset, tmp_path / "cache", progress=False)
-    assert time.monotonic() - start < 10
 
 
 def test_the_catalogue_is_whole():

@@ -118,14 +118,6 @@ def met_pairs(signatures: np.ndarray, split: Bands) -> np.ndarray:
     return found[:4000] == found[4000:]
 
 
-def test_agreement_is_jaccards_similarity(pairs):
-    signatures, true = pairs
-    error = (signatures[:4000] == signatures[4000:]).mean(axis=1) - true
-    assert abs(error.mean()) < 0.002, "no bias"
-    expected = np.sqrt((true * (1 - true) / 126).mean())
-    assert np.sqrt((error**2).mean()) == pytest.approx(expected, rel=0.05), "binomial spread"
-
-
 @pytest.mark.parametrize("split", [Bands(14, 8), Bands(1, 3)])
 def test_the_s_curve_is_met_within_two_points(pairs, split):
     signatures, true = pairs

@@ -118,3 +118,11 @@ def test_a_step_of_many_texts_is_each_text_alone(window):
         with torch.no_grad():
             expected = model(texts[n : n + 1, : starts[n] + counts[n]])[0, starts[n] :]
         torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_copied_block_is_another_one():
+    cache, _ = scattered([9], size=3, seed=0)
+    before = cache.keys.clone()
+    cache.copy([(0, 4), (2, 5)])
+    assert torch.equal(cache.keys[:, :, [4, 5]], before[:, :, [0, 2]])
+    assert torch.equal(cache.keys[:, :, :4], before[:, :, :4])

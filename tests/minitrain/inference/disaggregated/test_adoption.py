@@ -105,21 +105,6 @@ def test_a_known_prefix_is_not_written_over(model):
     assert told["7"] == alone(model, GREEDY)[2:]
 
 
-def test_what_was_adopted_is_preempted_and_told_the_same(model):
-    """Six answers of 18 tokens in 14 pages of 4: the youngest are computed again, here."""
-    second, want = engine(model, num_blocks=14), {}
-    for number in range(6):
-        given = handed(model, [3 + number] * 6)
-        given.number, want[str(number)] = number, alone(model, GREEDY, given.prompt)[1:]
-        if not adopt(second, given):
-            break
-    told = {id: [] for id in second.requests}
-    for output in second.stream():
-        told[output.id].append(output.drawn.token)
-    assert sum(step.preemptions for step in second.steps) > 0 and len(told) >= 4
-    assert told == {id: want[id] for id in told}
-
-
 def test_a_full_engine_takes_nobody_in(model):
     second = engine(model, num_blocks=6)
     second.add([5] * 16, SamplingParameters(8))

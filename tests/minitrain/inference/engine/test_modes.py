@@ -195,8 +195,7 @@ DRAFTS = {
     "n-grams": lambda whole: NGram(),
     "a whole draft model": lambda whole: DraftModel(whole, rows=5),
     "a tree of heads": lambda whole: Medusa(
-        MedusaHeads(whole, torch.arange(61)),
-        [(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (2,)],
+        MedusaHeads(whole, torch.arange(61)), [(0,), (1,), (0, 0), (0, 1), (0, 0, 0), (2,)]
     ),
     "a layer on hidden vectors": lambda whole: Eagle(EagleLayer(whole, torch.arange(61)), rows=5),
 }

@@ -10,13 +10,7 @@ from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
 from minitrain.inference.speculation.eagle import Eagle, EagleLayer
 from minitrain.inference.speculation.length import measure_acceptance
-from minitrain.inference.speculation.lessons import (
-    Course,
-    Lessons,
-    frequent,
-    own_text,
-    train,
-)
+from minitrain.inference.speculation.lessons import Course, Lessons, frequent, own_text, train
 from minitrain.inference.speculation.medusa import Medusa, MedusaHeads, best_tree
 from minitrain.inference.speculation.ngram import NGram
 from minitrain.inference.speculation.proposer import Asked
