@@ -68,7 +68,7 @@ def test_rope_scaling_and_names_are_checked():
         preset("1M", layer=3)
 
 
-# rope
+# RoPE
 
 
 SCALED = replace(SMALL, rope_scaling=RopeScaling(original_length=64), head_size=32)

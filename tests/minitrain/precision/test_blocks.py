@@ -182,7 +182,7 @@ def test_bytes_a_number_are_what_is_held(name):
     assert held.nbytes == BYTES[name] * x.numel() + beside
 
 
-# formats
+# Formats
 
 
 FP8 = [E4M3, E5M2]

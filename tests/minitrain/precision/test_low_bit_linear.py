@@ -230,7 +230,7 @@ def test_no_rows_and_one_vector_are_read_as_nn_linear_reads_them(recipe):
     assert layer.weight.grad.count_nonzero() == 0
 
 
-# delayed scaling
+# Delayed scaling
 
 
 def delayed() -> QuantizedLinear:

@@ -189,7 +189,7 @@ def test_w8a8_of_a_model_with_planted_outliers():
     assert math.exp(evaluate(rotated, held_out())) < 1.01 * clean
 
 
-# packed kernels
+# Packed kernels
 
 
 PACKED = ["int8", "int4-g32", "int4-g128", "int4f-g64", "int4z-g256"]

@@ -199,7 +199,7 @@ def test_wrong_arguments_are_refused():
             call()
 
 
-# Repeated passages are those of brute force; planted ones are found to the character
+# Repeated passages are those of brute force
 
 
 LETTERS = st.text("ab日\ud800", max_size=60)

@@ -157,7 +157,7 @@ def test_difficulty_by_the_mean_length_of_the_documents():
     assert sorted(mean_length(packed)) == [2.0, 8.0]
 
 
-# Documents held out: every token is trained on or held out, none is both, and gradients are those
+# Documents held out: every token is trained on or held out, and none is both
 
 
 def asked(packed) -> Counter:

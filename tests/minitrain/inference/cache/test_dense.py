@@ -114,7 +114,7 @@ def test_what_cannot_work_is_named():
         read_on(prefixed, random_tokens(1, 1), DenseCache.of(prefixed, 1, 4))
 
 
-# ring
+# The ring
 
 
 PLAIN = MODELS["grouped"]
@@ -180,7 +180,7 @@ def test_what_cannot_be_a_ring_is_named():
         RingCache(replace(SMALL, window=3), 1, window=5)
 
 
-# quantized
+# The cache in few bits
 
 
 WIDE = build(replace(SMALL, hidden_size=64, ffn_size=64), dtype=torch.float64).requires_grad_(False)
