@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from math import exp, inf, log
+from math import inf, log
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from minitrain.data.corpus import DOMAINS, make_corpus
 from minitrain.data.stories.chain import ODDS, WORDS
 from minitrain.data.stories.domain import WORLDS, Domain
-from minitrain.data.stories.odds import TOTAL, Dice, Table, around, random_bytes, ranked, table
+from minitrain.data.stories.odds import TOTAL, Dice, Table, random_bytes, ranked, table
 from minitrain.data.stories.storyteller import contradicted, tell
 from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
@@ -94,6 +94,7 @@ def test_every_story_of_a_tiny_world_is_told_once_and_the_odds_sum_to_one():
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_the_parser_recovers_the_generators_nats(domain):
     corpus = make_corpus(60_000, seed=11, domain=domain)
+    assert all(text.isascii() for text in corpus.documents)
     for text, nats in zip(corpus.documents, corpus.nats):
         assert log_probability(text, domain) == pytest.approx(-nats, abs=1e-9), text
 
@@ -137,22 +138,6 @@ def test_the_floor_per_token_counts_each_end():
     assert corpus.entropy_per_token(tokenizer) == pytest.approx(corpus.nats.sum() / tokens)
 
 
-@pytest.mark.parametrize("domain", DOMAINS)
-def test_documents_are_short_and_ascii(domain):
-    corpus = make_corpus(300_000, domain=domain)
-    tokenizer = train_tokenizer(corpus.documents)
-    lengths = np.array([len(ids) + 1 for ids in tokenizer.encode_batch(corpus.documents)])
-    assert np.mean(lengths <= 120) > 0.95
-    assert all(text.isascii() for text in corpus.documents)
-
-
-def test_a_mean_over_documents_estimates_the_entropy():
-    """Two seeds agree on nats per document within what their spread allows."""
-    first, second = (make_corpus(400_000, seed=seed).nats for seed in (1, 2))
-    error = np.sqrt(first.var() / len(first) + second.var() / len(second))
-    assert abs(first.mean() - second.mean()) < 4 * error < 2
-
-
 @pytest.mark.parametrize("world", [world.name for world in WORLDS])
 def test_no_twin_is_possible_and_one_word_differs(world: str):
     stories = make_corpus(40_000, seed=5, domain=world).documents
@@ -165,14 +150,6 @@ def test_no_twin_is_possible_and_one_word_differs(world: str):
         assert differ in ([("He", "She")], [("She", "He")])
 
 
-def test_the_last_pronoun_is_exchanged():
-    assert contradicted("Leo sat. He sang. Mia sat. She left. Leo slept.") == (
-        "Leo sat. He sang. Mia sat. He left. Leo slept."
-    )
-    assert contradicted("Leo sat. Mia sang. She") is not None
-    assert contradicted("Leo sat. That night, he slept.") is None
-
-
 @pytest.mark.parametrize("raw", [[1], [3, 1], [1000, 1, 1], list(range(1, 25)), [5, 0, 2]])
 def test_weights_are_whole_sum_to_256_and_keep_what_is_possible(raw):
     weights = table(raw).weights
@@ -181,21 +158,11 @@ def test_weights_are_whole_sum_to_256_and_keep_what_is_possible(raw):
     assert all(abs(w - r / sum(raw) * TOTAL) <= len(raw) for w, r in zip(weights, raw))
 
 
-def test_words_go_round_a_circle():
-    tables = around(10, 5, 20)
-    assert [t.weights.index(max(t.weights)) for t in tables] == [0, 2, 4, 6, 8]
-    assert abs(tables[0].weights[1] - tables[0].weights[9]) <= 1
-    assert exp(-tables[0].nats[0]) == pytest.approx(tables[0].weights[0] / TOTAL)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_a_wrong_argument_is_told():
+    for arguments, says in (
         ({"domain": "vilage"}, "did you mean 'village'"),
         ({"size_bytes": 0}, "1 byte or more"),
         ({"seed": -1}, "seed >= 0"),
-    ],
-)
-def test_a_wrong_argument_is_told(arguments, says):
-    with pytest.raises(InputError, match=says):
-        make_corpus(**({"size_bytes": 1000} | arguments))
+    ):
+        with pytest.raises(InputError, match=says):
+            make_corpus(**({"size_bytes": 1000} | arguments))

@@ -40,28 +40,24 @@ def shaken(model: nn.Module) -> nn.Module:
 
 def peer_configs() -> dict[str, peft.PeftConfig]:
     lora = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "down_proj"]}
-    lora |= {"task_type": "CAUSAL_LM", "lora_dropout": 0.0}
+    task = {"task_type": "CAUSAL_LM"}
+    lora |= {**task, "lora_dropout": 0.0}
     return {
         "lora": peft.LoraConfig(**lora),
         "rslora": peft.LoraConfig(**lora, use_rslora=True),
         "dora": peft.LoraConfig(**lora, use_dora=True),
         "pissa": peft.LoraConfig(**lora, init_lora_weights="pissa"),
         "ia3": peft.IA3Config(
-            task_type="CAUSAL_LM",
             target_modules=["k_proj", "v_proj", "down_proj"],
             feedforward_modules=["down_proj"],
+            **task,
         ),
-        "norm": peft.LNTuningConfig(
-            task_type="CAUSAL_LM", target_modules=["input_layernorm", "norm"]
-        ),
-        "p-tuning-v2": peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5),
+        "norm": peft.LNTuningConfig(target_modules=["input_layernorm", "norm"], **task),
+        "p-tuning-v2": peft.PrefixTuningConfig(num_virtual_tokens=5, **task),
         "prefix": peft.PrefixTuningConfig(
-            task_type="CAUSAL_LM",
-            num_virtual_tokens=5,
-            prefix_projection=True,
-            encoder_hidden_size=24,
+            num_virtual_tokens=5, prefix_projection=True, encoder_hidden_size=24, **task
         ),
-        "prompt": peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5),
+        "prompt": peft.PromptTuningConfig(num_virtual_tokens=5, **task),
     }
 
 

@@ -6,7 +6,6 @@ import torch
 from minitrain.errors import InputError
 from minitrain.finetuning.many import AdapterBank, Rows
 from minitrain.finetuning.model import adapt
-from minitrain.finetuning.peft_files import save_adapter
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 
@@ -19,7 +18,7 @@ METHODS = {
     "mid": ("lora", {"rank": 5, "alpha": 3.0, "targets": "down"}),
     "pissa": ("pissa", {"rank": 3}),
 }
-LARGE = 10**7
+LARGE, TWO = 10**7, ["low", "high"]
 
 
 def fresh():
@@ -82,9 +81,8 @@ def test_without_rows_and_after_it_is_the_bare_model():
         assert not torch.equal(bank.model(text)[0], want[0])
         assert torch.equal(bank.model(text)[1], want[1])
     assert torch.equal(bank.model(text), want)
-    assert [n for n, _ in bank.remove_from_model().named_parameters()] == [
-        n for n, _ in fresh().named_parameters()
-    ]
+    left = bank.remove_from_model().named_parameters()
+    assert [n for n, _ in left] == [n for n, _ in fresh().named_parameters()]
 
 
 @torch.no_grad()
@@ -118,15 +116,6 @@ def test_who_was_used_longest_ago_leaves():
     assert list(bank.pool.table) == ["high"] and len(bank.pool.free) == 13 - 7
 
 
-def test_adapters_from_pefts_files(tmp_path):
-    model = single("high")
-    save_adapter(model.float(), tmp_path)
-    bank, text = AdapterBank(fresh().float(), LARGE), tokens(2)
-    bank.load("it", tmp_path)
-    with bank.rows(["it", None]), torch.no_grad():
-        torch.testing.assert_close(bank.model(text)[0], model(text)[0], rtol=0, atol=1e-5)
-
-
 def enter(names):
     return lambda bank, page: bank.rows(names).__enter__()
 
@@ -149,14 +138,8 @@ def other_model():
         (lambda bank, page: AdapterBank(fresh(), page), "holds no adapter"),
         (lambda bank, page: bank_of(["high"], page * 7), "of rank 7 needs"),
         (lambda bank, page: AdapterBank(fresh(), LARGE, targets=("norm",)), "no linear layer"),
-        (
-            lambda bank, page: enter(["low", "high"])(bank_of(["low", "high"], page * 9), page),
-            "9 ranks together",
-        ),
-        (
-            lambda bank, page: AdapterBank(fresh(), LARGE, ("q",)).add("low", single("low")),
-            "does not serve",
-        ),
+        (lambda bank, page: enter(TWO)(bank_of(TWO, page * 9), page), "9 ranks together"),
+        (lambda *_: AdapterBank(fresh(), LARGE, ("q",)).add("low", single("low")), "not serve"),
     ],
 )
 def test_one_sentence_for_what_cannot_be(use, words):

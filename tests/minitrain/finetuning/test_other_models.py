@@ -20,24 +20,14 @@ from minitrain.quantization.formats.names import named
 from minitrain.quantization.model import quantize_model
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
-SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WIDTH = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+WIDTH["max_position_embeddings"] = 64
+SIZES = {**WIDTH, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, **ENDS}
 
 
 def tiny(kind: str) -> nn.Module:
     torch.manual_seed(0)
-    ends = {name: SIZES[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = {
         "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)),
         "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, tie_word_embeddings=True)),
@@ -46,24 +36,18 @@ def tiny(kind: str) -> nn.Module:
             hf.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
         ),
         "gpt2": lambda: hf.GPT2LMHeadModel(
-            hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, **ends)
+            hf.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, **ENDS)
         ),
         "opt": lambda: hf.OPTForCausalLM(
-            hf.OPTConfig(
-                vocab_size=64, hidden_size=32, ffn_dim=48, num_hidden_layers=2,
-                num_attention_heads=4, max_position_embeddings=64, word_embed_proj_dim=32, **ends,
-            )
+            hf.OPTConfig(**WIDTH, ffn_dim=48, word_embed_proj_dim=32, **ENDS)
         ),
         "bert": lambda: hf.BertForSequenceClassification(
-            hf.BertConfig(
-                vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                num_attention_heads=4, max_position_embeddings=64,
-            )
+            hf.BertConfig(**WIDTH, intermediate_size=48)
         ),
         "t5": lambda: hf.T5ForConditionalGeneration(
             hf.T5Config(
                 vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
-                decoder_start_token_id=0, **{**ends, "bos_token_id": None},
+                decoder_start_token_id=0, **{**ENDS, "bos_token_id": None},
             )
         ),
     }[kind]()  # fmt: skip
@@ -87,7 +71,6 @@ TARGETS = {  # some of PEFT's own defaults, and what is out of the way
     "bert": ("query", "dense"),
     "t5": ("q", "v", "wo", "wi"),
 }
-KINDS = list(TARGETS)
 
 
 def pair(kind: str, config: peft.PeftConfig, method: str = "lora", **options):
@@ -115,7 +98,7 @@ def logits(model: nn.Module, kind: str) -> torch.Tensor:
     return model(**inputs(kind)).logits
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("which", ["some", "all-linear"])
 def test_the_same_adapter_gives_the_same_logits(kind, which, tmp_path):
     targets = TARGETS[kind] if which == "some" else "all-linear"
@@ -156,8 +139,7 @@ LLAMA_PATTERNS = {
 GPT2_PATTERNS = {"rank_pattern": {"attn.c_proj": 5}, "alpha_pattern": {"c_attn": 1}}
 
 
-def whole(*names):
-    return {"modules_to_save": list(names)}
+WHOLE = "modules_to_save"
 
 
 @pytest.mark.parametrize(
@@ -165,10 +147,10 @@ def whole(*names):
     [
         ("llama", "lora", ("q_proj", "v_proj", "down_proj"), LLAMA_PATTERNS),
         ("gpt2", "lora", ("c_attn", "c_proj"), GPT2_PATTERNS),
-        ("bert", "lora", ("query",), whole("pooler", "classifier")),
-        ("gpt2", "lora", ("c_attn",), whole("lm_head")),
-        ("qwen3", "lora", ("q_proj",), whole("lm_head")),  # tied
-        ("llama", "lora", ("q_proj",), whole("embed_tokens", "model.norm")),
+        ("bert", "lora", ("query",), {WHOLE: ["pooler", "classifier"]}),
+        ("gpt2", "lora", ("c_attn",), {WHOLE: ["lm_head"]}),
+        ("qwen3", "lora", ("q_proj",), {WHOLE: ["lm_head"]}),  # tied
+        ("llama", "lora", ("q_proj",), {WHOLE: ["embed_tokens", "model.norm"]}),
         ("gpt2", "dora", ("c_attn", "c_proj"), {}),
         ("t5", "dora", ("q", "wo"), {}),
         ("llama", "ia3", ("k_proj", "v_proj", "down_proj"), {"inputs": ("down_proj",)}),
@@ -183,9 +165,8 @@ def test_settings_cross_both_ways(kind, method, targets, more, tmp_path):
         ours, theirs = pair(kind, config, "ia3", targets=targets, **more)
     else:
         names = {"target_modules": list(targets), "use_dora": method == "dora"}
-        ours, theirs = pair(
-            kind, peft.LoraConfig(**LORA, **names, **more), method, targets=targets, **OURS, **more
-        )
+        config = peft.LoraConfig(**LORA, **names, **more)
+        ours, theirs = pair(kind, config, method, targets=targets, **OURS, **more)
     want = logits(theirs, kind)
     torch.testing.assert_close(logits(ours, kind), want, **CLOSE)
     save_adapter(ours, tmp_path / "ours")

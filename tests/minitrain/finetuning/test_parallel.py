@@ -36,27 +36,29 @@ CONFIG = ModelConfig(21, 16, 2, heads=4, kv_heads=2, ffn_size=24, qkv_bias=True)
 ONE_KEY_HEAD = ModelConfig(21, 16, 1, heads=4, kv_heads=1, ffn_size=24)
 EXPERTS = replace(CONFIG, experts=4, expert_ffn_size=12)
 ROWS, LENGTH, STEPS = 4, 8, 3
+PATIENT = 240.0  # seconds, of a launch that has busy neighbours
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "head")
 METHODS = {
     "lora": {"rank": 3, "targets": TARGETS},
-    "dora": {"rank": 2, "targets": "q,down"},
-    "ia3": {},
-    "prefix": {"tokens": 3, "width": 6},
-    "prompt": {"tokens": 3},
-    "parallel": {"bottleneck": 4},
-    "pissa": {"rank": 2, "targets": "q,down"},
+    "dora": {"rank": 2, "targets": TARGETS},
+    "pissa": {"rank": 2, "targets": TARGETS},
+    "ia3": {"targets": TARGETS, "inputs": ("k", "gate", "down")},
+    "bitfit": {"targets": TARGETS},
     "houlsby": {"bottleneck": 4},
-    "bitfit": {},
+    "parallel": {"bottleneck": 4, "targets": ("attention", "mlp")},
     "norm": {},
-    "experts": {"rank": 2, "targets": "k,experts"},  # by lora
+    "prefix": {"tokens": 3, "width": 6},
+    "p-tuning-v2": {"tokens": 3},
+    "prompt": {"tokens": 3},
 }
+EXPERT = {"rank": 2, "targets": "k,experts"}  # by lora
 
 
 def adapted(method, config=CONFIG, **options):
     """Alike on every rank, and its adapter not at its start, where B is zero."""
-    options = options or METHODS[method]
     if method == "experts":
-        method, config = "lora", EXPERTS
+        method, config, options = "lora", EXPERTS, EXPERT
+    options = options or METHODS[method]
     return shaken(adapt(build(config, dtype=torch.float64, seed=1), method, **options))
 
 
@@ -106,8 +108,8 @@ def every_zero(group, cases):
 
 
 def test_zero_trains_the_adapter_as_one_process_does():
-    cases = [("lora", 1), ("lora", 2), *((method, 3) for method in METHODS)]
-    results = launch(every_zero, cases, ranks=2)
+    cases = [("lora", 1), ("lora", 2), *((method, 3) for method in (*METHODS, "experts"))]
+    results = launch(every_zero, cases, ranks=2, timeout=PATIENT)
     for case in cases:
         want, gradients = one_process(case[0])
         whole = sum(g.numel() for g in gradients.values())
@@ -115,31 +117,16 @@ def test_zero_trains_the_adapter_as_one_process_does():
             found, held, state = result[case]
             assert state == held and held <= whole / 2 + 64, "each rank has half, and padding"
             for name, tensor in want.items():
-                torch.testing.assert_close(
-                    found[name], tensor, rtol=1e-9, atol=1e-11, msg=f"{case} {name}"
-                )
+                same = torch.allclose(found[name], tensor, rtol=1e-9, atol=1e-11)
+                assert same, (case, name)
 
 
 # ---- tensor parallelism ----
 
-CUT = {
-    "lora": {"rank": 3, "targets": TARGETS},
-    "dora": {"rank": 2, "targets": TARGETS},
-    "pissa": {"rank": 2, "targets": TARGETS},
-    "ia3": {"targets": TARGETS, "inputs": ("k", "gate", "down")},
-    "bitfit": {"targets": TARGETS},
-    "houlsby": {"bottleneck": 4},
-    "parallel": {"bottleneck": 4, "targets": ("attention", "mlp")},
-    "norm": {},
-    "prefix": {"tokens": 3, "width": 6},
-    "p-tuning-v2": {"tokens": 3},
-    "prompt": {"tokens": 3},
-}
-
 
 def cut(group, method, config, sequence, break_it=None, options=None):
     """Pairs of what this rank has and what it should: loss, gradients, and the adapter later on."""
-    options = options or CUT[method]
+    options = options or METHODS[method]
     whole = adapted(method, config, **options)
     rows = text(0)
     want = loss_of(whole, rows)
@@ -185,7 +172,7 @@ def wrong(results):
 def every_cut(group, configs):
     return {
         f"{method} {index} {sequence} {name}": pair
-        for method in CUT
+        for method in METHODS
         for index, config in enumerate(configs)
         for sequence in (False, True)
         if not (method == "prompt" and sequence)
@@ -194,15 +181,15 @@ def every_cut(group, configs):
 
 
 def test_what_is_cut_is_one_processs():
-    results = launch(every_cut, [CONFIG, ONE_KEY_HEAD], ranks=2)
+    results = launch(every_cut, [CONFIG, ONE_KEY_HEAD], ranks=2, timeout=PATIENT)
     assert wrong(results) == set() and len(results[0]) > 500
-    for method in CUT:
+    for method in METHODS:
         trained = [name for name in results[0] if name.startswith(f"{method} 0 False")]
         assert len(trained) > 2 and all(results[0][name][1].any() for name in trained)
 
 
 def test_one_rank_has_all_of_it_and_experts_stay_whole():
-    assert wrong(launch(every_cut, [ONE_KEY_HEAD], ranks=1)) == set()
+    assert wrong(launch(every_cut, [ONE_KEY_HEAD], ranks=1, timeout=PATIENT)) == set()
     options = {"rank": 2, "targets": ("k", "o", "experts")}
     for sequence in (False, True):
         results = launch(cut, "lora", EXPERTS, sequence, None, options, ranks=2)
@@ -255,7 +242,7 @@ def every_error(group):
 
 
 def test_a_plausible_wrong_version_is_seen():
-    results = launch(every_error, ranks=2)
+    results = launch(every_error, ranks=2, timeout=PATIENT)
     for method, _, _, break_it, where in ERRORS:
         bad = wrong([result[f"{method} {where}"] for result in results])
         assert where in bad, (method, break_it.__name__)

@@ -1,7 +1,10 @@
-"""The naive generator and the cached one, and cuts, penalties and draws beside those of transformers."""
+"""Sampling beside that of transformers; what a request asks for is judged when it is asked."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,6 +21,8 @@ from transformers import (
 from minitrain.bench.training import as_llama
 from minitrain.data.assets.fetch import fetch, is_cached
 from minitrain.errors import InputError
+from minitrain.inference.engine.engine import Engine
+from minitrain.inference.engine.request import as_tokens
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import (
     cut,
@@ -31,7 +36,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.hub.llama2c import load_llama2c
 from minitrain.model.transformer import build
 
-LOGITS = torch.tensor([0.1, 2.0, -1.0, 1.0, 1.5])
+from .engine.test_engine import MODEL
 
 
 class Counting(nn.Module):
@@ -47,14 +52,6 @@ class Counting(nn.Module):
         return 5.0 * nn.functional.one_hot((tokens + 1) % self.vocabulary, self.vocabulary)
 
 
-def test_temperature_zero_is_the_likeliest():
-    assert next_token_probabilities(LOGITS, temperature=0).tolist() == [0, 1, 0, 0, 0]
-
-
-def test_top_k_keeps_k_among_equals():
-    assert (next_token_probabilities(torch.zeros(6), top_k=2) > 0).sum() == 2
-
-
 def test_generate_appends_until_the_end_token():
     assert generate(Counting(), [3], 20, temperature=0) == [(4 + i) % 10 for i in range(20)]
     assert generate(Counting(), [3], 20, temperature=0, end_token=7) == [4, 5, 6]
@@ -67,28 +64,6 @@ def test_reads_at_most_the_models_length():
     model = Counting()
     generate(model, [1, 2], 4, temperature=0, max_length=3)
     assert model.read == [[1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
-
-
-def test_the_seed_decides_and_torchs_own_generator_is_left_alone():
-    before = torch.get_rng_state()
-    texts = [
-        generate(
-            Counting(), [0], 30, temperature=3.0, generator=torch.Generator().manual_seed(seed)
-        )
-        for seed in (1, 1, 2)
-    ]
-    assert texts[0] == texts[1] != texts[2]
-    assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.skipif(not is_cached("stories15M"), reason="python -m minitrain assets stories15M")
-def test_a_pretrained_model_tells_its_story():
-    model, tokenizer = load_llama2c(fetch("stories15M", progress=False))
-    prompt = tokenizer.encode("Once upon a time")
-    told = generate(model, prompt, 18, temperature=0, end_token=tokenizer.bos_id, max_length=256)
-    assert tokenizer.decode(prompt + told) == (
-        "Once upon a time, there was a little girl named Lily. She loved to play outside in the sun"
-    )
 
 
 SMALL = ModelConfig(61, 32, layers=2, heads=4, kv_heads=2, ffn_size=40)
@@ -146,26 +121,15 @@ def test_cuts_are_transformers_one_after_the_other(top_k, top_p, min_p, seed):
 
 
 @pytest.mark.parametrize("top_k", [None, 3, 99])
-@pytest.mark.parametrize("top_p", [None, 0.5, 1.0])
+@pytest.mark.parametrize("top_p", [None, 0.5, 1.0, 1e-9])
 def test_cuts_are_the_naive_version(top_k, top_p):
     logits = random_logits(3, 11, 0)
     ours = cut(logits / 0.8, top_k, top_p).softmax(dim=-1)
     for row, naive in zip(ours, logits):
         torch.testing.assert_close(row, next_token_probabilities(naive, 0.8, top_k, top_p))
-
-
-def test_top_p_counts_what_top_k_has_left():
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    # of 0.4 and 0.3 the first has 0.57: it reaches 0.5 alone, which of all four it does not
-    assert (cut(logits, top_k=2, top_p=0.5) > -torch.inf).sum() == 1
-    assert (cut(logits, top_p=0.5) > -torch.inf).sum() == 2
-
-
-def test_the_likeliest_is_always_kept():
-    logits = random_logits(5, 9, 3)
-    for kept in (cut(logits, top_p=1e-9), cut(logits, top_k=1), cut(logits, min_p=1.0)):
-        assert torch.equal(kept.argmax(-1), logits.argmax(-1))
-        assert ((kept > -torch.inf).sum(-1) == 1).all()
+        assert (next_token_probabilities(torch.zeros(11), 1, top_k) > 0).sum() == min(
+            top_k or 11, 11
+        )
 
 
 @pytest.mark.parametrize("penalty", [0.7, 1.3])
@@ -215,3 +179,76 @@ def test_numbers_that_follow_one_another_draw_apart():
         counts = torch.bincount(4 * first + second, minlength=16).double()
         expected = counts.sum() / 16
         assert ((counts - expected) ** 2 / expected).sum() < 37.7  # 15 degrees: once in 1,000
+
+
+# What a request asks for is judged when it is asked, whatever kind of number it is
+
+
+NO_WHOLE = (0, -1, 2.5, 3.0, True, "3", math.nan, [3])
+NO_NUMBER = (math.nan, math.inf, -math.inf, True, "1", [1.0], 10**400, torch.tensor(math.nan))
+REFUSED = {
+    "max_new_tokens": (*NO_WHOLE, None),
+    "temperature": (*NO_NUMBER, -0.1, None),
+    "top_k": NO_WHOLE,
+    "top_p": (*NO_NUMBER, 0, -0.5, 1.1),
+    "min_p": (*NO_NUMBER, 0, 1.1),
+    "repetition_penalty": (*NO_NUMBER, 0, -1),
+    "presence_penalty": (*NO_NUMBER, 2.1, None),
+    "frequency_penalty": (*NO_NUMBER, -2.1, None),
+    "stop": ("", ("a", ""), ("a", 5), 5, b"a", (None,)),
+    "stop_tokens": (5, "5", b"5", (5.0,), (True,), ("5",), torch.tensor(5), [[5]]),
+    "ignore_end": (1, None, "no"),
+    "log_probabilities": (-1, 1.5, True, "1"),
+    "seed": (1.5, None, "0", True, 2**64, -(2**63) - 1),
+}
+CASES = [(name, value) for name, values in REFUSED.items() for value in values]
+
+
+@pytest.mark.parametrize("name, value", CASES)
+def test_what_is_wrong_is_refused_by_its_name(name, value):
+    with pytest.raises(InputError, match=rf"^{name} is .*; it must be "):
+        SamplingParameters(**{name: value})
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    given = SamplingParameters(
+        np.int64(5), torch.tensor(0.5), np.uint8(3), np.float32(0.5), stop="x", seed=torch.tensor(7),
+        stop_tokens=torch.tensor([1, 2]),
+    )  # fmt: skip
+    assert given == SamplingParameters(5, 0.5, 3, 0.5, stop=("x",), seed=7, stop_tokens=(1, 2))
+    assert all(type(value) in (int, float) for value in (given.top_k, given.top_p, given.seed))
+    assert SamplingParameters(stop=["a", "b"], stop_tokens=[3]).stop == ("a", "b")
+    for seed in (-1, -(2**63), 2**64 - 1):
+        asked = SamplingParameters(3, 1.0, seed=seed)
+        assert len(Engine(MODEL, 9).generate([[1]], asked, n=2)) == 2
+
+
+def test_the_naive_version_judges_alike():
+    with pytest.raises(InputError, match=r"top_k is 2\.5"):
+        next_token_probabilities(torch.zeros(5), top_k=2.5)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["123", b"12", ["1", "2"], [1.7, 2], [True], {3: 1}, {3, 1}, 5, None, [None], [[1], [2]],
+     np.array([1.0]), np.array([[1, 2]]), torch.tensor([[1], [2]]), torch.tensor([True]),
+     torch.tensor([1.5]), torch.tensor(3)],
+)  # fmt: skip
+def test_what_is_no_list_of_tokens_is_no_prompt(prompt):
+    with pytest.raises(InputError, match="give a list of token numbers"):
+        Engine(MODEL, 9).add(prompt)
+
+
+def test_any_row_of_whole_numbers_is_a_prompt():
+    for prompt in (range(3, 5), np.array([3, 4], np.uint8), torch.tensor([3, 4]), iter([3, 4])):
+        assert as_tokens(prompt) == [3, 4]
+
+
+def test_the_rest_of_a_request_is_judged_too():
+    for options, words in (
+        ({"id": 5}, "id is 5"),
+        ({"adapter": ["a"]}, "adapter is"),
+        ({"parameters": {"top_k": 3}}, "give SamplingParameters"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Engine(MODEL, 9).add([1], **options)

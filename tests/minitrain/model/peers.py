@@ -44,11 +44,8 @@ def peer_config(config: ModelConfig, family: str, **more) -> LlamaConfig:
     if family == "mistral":
         more |= {"sliding_window": config.window}
     if family == "qwen2" and config.window is not None:
-        more |= {
-            "sliding_window": config.window,
-            "use_sliding_window": True,
-            "max_window_layers": 0,
-        }
+        more |= {"sliding_window": config.window, "max_window_layers": 0}
+        more |= {"use_sliding_window": True}
     if family == "mixtral":
         more |= {"num_local_experts": config.experts, "sliding_window": config.window}
         more |= {"num_experts_per_tok": config.experts_per_token}
@@ -88,9 +85,7 @@ def exact(peer: PreTrainedModel) -> PreTrainedModel:
             module.forward = partial(route, module)
         for name, child in list(module.named_children()):
             if type(child).__name__.endswith("RMSNorm"):
-                norm = nn.RMSNorm(
-                    child.weight.shape, child.variance_epsilon, dtype=child.weight.dtype
-                )
+                norm = nn.RMSNorm(child.weight.shape, child.variance_epsilon)
                 norm.weight = child.weight
                 setattr(module, name, norm)
     return peer

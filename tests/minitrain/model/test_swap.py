@@ -186,7 +186,6 @@ def hooked():
     [
         (lambda: Doubled(16, 16), "1 is a Doubled with a forward of its own"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(16, 16)), "computes its weight"),
-        (lambda: nn.utils.weight_norm(nn.Linear(16, 16)), "computes its weight"),
         (lambda: nn.LazyLinear(16), "before its first input"),
         (hooked, "has hooks"),
         (lambda: FakeQuantLinear(nn.Linear(16, 16), FORM), "1 is a FakeQuantLinear"),
@@ -240,9 +239,8 @@ def test_heads_and_routers_stay_by_whatever_name():
     changed = {"mlp.gate", "moe.experts.0", "header"}
     assert set(linear_layers(Model(), keep=("head", "router"))) == changed
     assert set(linear_layers(Model(), ("head",))) == changed | {"moe.gate", "mlp.my_router"}
-    assert set(linear_layers(Model(), ("head", "router", "moe.experts"))) == changed - {
-        "moe.experts.0"
-    }
+    fewer = changed - {"moe.experts.0"}
+    assert set(linear_layers(Model(), ("head", "router", "moe.experts"))) == fewer
     with pytest.raises(InputError, match="no layer to keep is called 'haeder': did you mean 'he"):
         linear_layers(Model(), ("haeder",))
 

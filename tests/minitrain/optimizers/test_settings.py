@@ -18,7 +18,6 @@ from minitrain.optimizers.adamw import AdamW, NaiveAdamW
 from minitrain.optimizers.groups import clip_by_global_norm, parameter_groups
 from minitrain.optimizers.learning_rate import warmup_cosine
 from minitrain.optimizers.sgd import SGD
-from minitrain.precision.loss_scaling import LossScaler
 
 from .rules import KINDS
 
@@ -191,29 +190,29 @@ def test_float16_gradients_longer_than_float16_can_say():
     torch.testing.assert_close(short.grad, torch.full((10,), 1e-3))
 
 
-def test_clipping_without_gradients_and_of_one_tensor():
+# --- the learning rate ---
+
+
+def test_clipping_without_gradients_and_what_is_refused():
     assert clip_by_global_norm([], 1.0) == 0 == clip_by_global_norm([weight(2)], 1.0)
     parameter = weight(2, 2)
     parameter.grad = torch.ones(2, 2)
     assert clip_by_global_norm(parameter, 1.0) == 2.0
     torch.testing.assert_close(parameter.grad, torch.full((2, 2), 0.5))
-    for limit in (-1.0, NAN):
+    for wrong in (-0.1, NAN):
         with pytest.raises(InputError, match="give 0 or more"):
-            clip_by_global_norm([parameter], limit)
-
-
-# --- the learning rate ---
-
-
-def test_known_points():
-    rates = [warmup_cosine(step, 100, 10, peak=1.0, floor=0.1) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)  # 1/10 of the peak, not 0
-    assert rates[9] == rates[10] == 1.0
-    assert rates[55] == pytest.approx(0.55)  # half-way down the cosine
-    assert rates[100] == 0.1
+            clip_by_global_norm([parameter], wrong)
+        with pytest.raises(InputError, match="give 0 or more"):
+            parameter_groups(nn.Linear(2, 2), wrong)
+    for asked in ((-1, 10, 2, 1.0), (0, 10, -2, 1.0), (0, 10, 2, -1.0), (0, NAN, 2, 1.0)):
+        with pytest.raises(InputError, match="numbers from 0 up"):
+            warmup_cosine(*asked)
 
 
 def test_equals_torchs_cosine_after_the_warmup():
+    assert warmup_cosine(0, 100, 10, peak=1.0) == pytest.approx(0.1), "1/10 of the peak, not 0"
+    assert warmup_cosine(9, 100, 10, peak=1.0) == 1.0
+    assert warmup_cosine(0, math.inf, math.inf, peak=1.0) == 0.0, "the run's length is not known"
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=3.0)
     oracle = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.3)
     for step in range(50):
@@ -238,31 +237,3 @@ def test_rises_then_falls_within_its_bounds(total, part, peak, ratio):
     assert max(rates) <= peak * (1 + 1e-12)
     assert min(rates[turn:]) >= floor * (1 - 1e-12)
     assert rates[-1] == floor
-
-
-def test_before_the_length_of_the_run_is_known_the_rate_is_zero():
-    assert warmup_cosine(0, math.inf, math.inf, peak=1.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [(-1, 10, 2, 1.0), (0, 10, -2, 1.0), (0, 10, 2, -1.0), (0, NAN, 2, 1.0), (0, 9, 2, 1, -1)],
-)
-def test_rates_below_nothing(asked):
-    with pytest.raises(InputError, match="numbers from 0 up"):
-        warmup_cosine(*asked)
-
-
-def test_a_scaler_takes_its_own_state_alone():
-    scaler = LossScaler()
-    with pytest.raises(InputError, match="growth_factor"):
-        scaler.load_state_dict(torch.amp.GradScaler("cpu").state_dict())
-    with pytest.raises(InputError, match="scale > 0"):
-        scaler.load_state_dict({**scaler.state_dict(), "scale": INF})
-    assert scaler == LossScaler() and scaler.unscale([])
-
-
-@pytest.mark.parametrize("decay", [-0.1, NAN, INF])
-def test_a_decay_that_groups_cannot_have(decay):
-    with pytest.raises(InputError, match="give 0 or more"):
-        parameter_groups(nn.Linear(2, 2), decay)

@@ -7,11 +7,7 @@ from torch import nn
 from minitrain.errors import InputError
 from minitrain.measure.memory import MemoryLedger
 from minitrain.optimizers.adamw import adamw, state_bytes
-from minitrain.precision.master_weights import (
-    MasterWeights,
-    nearest,
-    stochastic_round,
-)
+from minitrain.precision.master_weights import MasterWeights, nearest, stochastic_round
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from minitrain.training.state import TrainState
@@ -66,10 +62,8 @@ def narrow_state(wrap, seed: int = 0) -> TrainState:
 
 def step(state: TrainState, seed: int) -> None:
     batch = random_batch(4, seed=seed)
-    loss = nn.functional.cross_entropy(
-        state.model(batch.tokens).float().flatten(0, 1), batch.targets.flatten(), ignore_index=-100
-    )
-    loss.backward()
+    logits = state.model(batch.tokens).float().flatten(0, 1)
+    nn.functional.cross_entropy(logits, batch.targets.flatten(), ignore_index=-100).backward()
     state.optimizer.step()
     state.optimizer.zero_grad()
 

@@ -13,13 +13,7 @@ from minitrain.precision.blocks import quantize
 from minitrain.quantization.formats import grids
 from minitrain.quantization.formats.grids import NF4, Codebook, normal_levels
 from minitrain.quantization.formats.names import FLOATS, named
-from minitrain.quantization.formats.weight import (
-    WIDTHS,
-    expand,
-    pack,
-    quantize_blocks,
-    unpack,
-)
+from minitrain.quantization.formats.weight import WIDTHS, expand, pack, quantize_blocks, unpack
 
 TILINGS = ("tensor", "row", "g32", "b48")
 INTEGERS = [f"int{b}{z}-{t}" for b in WIDTHS for z in ("", "f", "z") for t in TILINGS]
@@ -54,7 +48,6 @@ def test_packing_gives_every_code_back_in_the_fewest_bytes(bits, count, seed):
 
 
 def test_the_first_code_is_in_the_highest_bits():
-    assert pack(torch.tensor([0xA, 0x3]).byte(), 4).tolist() == [0xA3]
     assert pack(torch.tensor([1, 2, 3, 0]).byte(), 2).tolist() == [0b01101100]
     bits = "".join(f"{code:03b}" for code in range(8))
     assert pack(torch.arange(8).byte(), 3).tolist() == [int(bits[i : i + 8], 2) for i in (0, 8, 16)]
@@ -67,12 +60,8 @@ def test_a_format_is_found_by_its_own_name_and_gives_back_what_it_holds(name):
     held = form.quantize(weight)
     back = held.dequantize()
     assert back.shape == weight.shape and back.dtype == torch.float32
-    error = (back - weight).norm() / weight.norm()
-    assert (
-        0
-        < error
-        < {2: 1.0, 3: 0.4, 4: 0.25}.get(getattr(getattr(form, "grid", None), "bits", 4), 0.1)
-    )
+    most = {2: 1.0, 3: 0.4, 4: 0.25}.get(getattr(getattr(form, "grid", None), "bits", 4), 0.1)
+    assert 0 < (back - weight).norm() / weight.norm() < most
     again = form.quantize(back).dequantize()
     if "tensor" not in name and not name.startswith(("int2", "int3", "int4f")) and "dq" not in name:
         torch.testing.assert_close(again, back, rtol=0.05, atol=0.06)
@@ -114,9 +103,7 @@ def test_a_clipped_tile_has_the_least_error_of_all_its_ranges(name):
             q = form.grid.decode(form.grid.encode(tile, tried), tried)
             errors[(q - tile).abs().pow(2.4).sum().item()] = tried
         best = errors[min(errors)]
-        torch.testing.assert_close(
-            params["scale"][row], best["scale"][0], rtol=1e-5, atol=0, msg=f"{name} {row}"
-        )
+        torch.testing.assert_close(params["scale"][row], best["scale"][0], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -138,23 +125,13 @@ def test_numbers_of_any_size(name, size):
         assert (back / size - matrix()).norm() < 0.2 * matrix().norm()
 
 
-@pytest.mark.parametrize(
-    ("name", "bits"),
-    [
-        ("int8", 8 + 32 / 256),
-        ("int4-g64", 4 + 32 / 64),
-        ("int4z-g64", 4 + 32 / 64 + 4 / 64),
-        ("int3-g128", 3 + 32 / 128),
-        ("int2-row", 2 + 32 / 256),
-        ("nf4", 4.5),
-        ("nf4-dq", 4 + 8 / 64 + 32 / (64 * 256)),
-        ("mxfp8", 8 + 8 / 32),
-        ("mxfp4", 4 + 8 / 32),
-        ("nvfp4", 4 + 8 / 16),
-    ],
-)
-def test_bits_a_weight_count_the_scales(name, bits):
-    held = named(name).quantize(matrix(256, 256))
+BITS = {"int8": 8 + 32 / 256, "int4z-g64": 4 + 32 / 64 + 4 / 64, "int3-g128": 3 + 32 / 128}
+BITS |= {"nf4": 4.5, "nf4-dq": 4 + 8 / 64 + 32 / (64 * 256), "mxfp4": 4 + 8 / 32, "nvfp4": 4.5}
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_bits_a_weight_count_the_scales(name):
+    held, bits = named(name).quantize(matrix(256, 256)), BITS[name]
     few = 8 * 4 / 256**2  # one float32 for the whole matrix: a mean, or an outer scale
     assert bits <= held.bits_per_weight <= bits + few
     assert held.nbytes == sum(t.numel() * t.element_size() for t in held.tensors.values())
@@ -165,28 +142,6 @@ def test_nf4_is_the_published_table():
     assert sum(level < 0 for level in NF4.levels) == 7 and 0.0 in NF4.levels
     held = named("nf4").quantize(torch.tensor(PUBLISHED_NF4).repeat(4).view(2, 32) * 3)
     assert held.tensors["codes"].tolist() == [0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF] * 4
-
-
-def test_nf4_beats_int4_beats_fp4_on_normal_weights():
-    """QLoRA, table 2, and figure 3: of equal bits."""
-    weight = matrix(256, 256)
-    errors = {
-        name: (named(name).quantize(weight).dequantize() - weight).norm().item()
-        for name in ("nf4", "int4-b64", "fp4")
-    }
-    assert errors["nf4"] < errors["int4-b64"] < errors["fp4"]
-
-
-def test_an_outlier_spoils_its_own_tile_only():
-    weight = matrix(8, 128)
-    spoiled = weight.clone()
-    spoiled[3, 5] = 1000
-    for name, unharmed in (("int4-row", slice(4, 8)), ("int4-g32", slice(0, 3))):
-        same = [named(name).quantize(w).dequantize()[unharmed] for w in (weight, spoiled)]
-        assert torch.equal(*same)
-    assert (named("int4-tensor").quantize(spoiled).dequantize()[4:] == 0).all()
-    grouped = named("int4-g32").quantize(spoiled).dequantize()
-    assert (grouped[3, :32] == 0).sum() == 31 and (grouped[3, 32:] != 0).any()
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -240,7 +195,7 @@ def test_levels_too_near_for_a_cell_are_told_apart():
 
 
 @pytest.mark.parametrize("name", ["nf4", "nf4-dq", "fp4-g32", "nf4-b96", "nf4-g96"])
-@pytest.mark.parametrize("shape", [(6, 128), (5, 192), (4, 96), (3, 50), (1, 2)])
+@pytest.mark.parametrize("shape", [(5, 192), (4, 96), (1, 2)])
 def test_whole_tiles_are_decoded_piece_by_piece_to_the_same_bits(name, shape, monkeypatch):
     monkeypatch.setattr(grids, "PIECE", 128)
     form = named(name)
@@ -268,15 +223,6 @@ def test_no_level_is_nearer_than_the_one_that_was_taken(count, size, kinds, seed
     assert (error <= best + 1e-6).all()
 
 
-def test_what_comes_back_is_on_its_own():
-    weight = torch.nn.Parameter(normal(5, 13))
-    before = weight.detach().clone()
-    codes, scales = quantize_blocks(weight, normal_levels(4), 16)
-    assert not codes.requires_grad and not scales.requires_grad
-    assert codes.untyped_storage().nbytes() == codes.numel() == 65 and len(scales) == 5
-    assert torch.equal(weight.detach(), before)
-
-
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
 def test_levels_of_any_bits_have_zero_and_one_more_above_it(bits):
     levels = normal_levels(bits)
@@ -302,13 +248,6 @@ def peer():
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
-def test_the_table(kind, peer):
-    assert torch.equal(
-        torch.tensor(named(kind).grid.levels), peer.get_4bit_type(kind, device="cpu")
-    )
-
-
-@pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize("block", [64, 128])
 @pytest.mark.parametrize("shape", [(64, 128), (33, 192), (24, 96)])
 def test_packed_bytes_and_scales(kind, block, shape, peer):
@@ -316,6 +255,8 @@ def test_packed_bytes_and_scales(kind, block, shape, peer):
     weight[0, :7] = 0
     bytes_, state = peer.quantize_4bit(weight, blocksize=block, quant_type=kind)
     held = named(f"{kind}-b{block}").quantize(weight)
+    levels = peer.get_4bit_type(kind, device="cpu")
+    assert torch.equal(torch.tensor(named(kind).grid.levels), levels)
     assert torch.equal(held.tensors["codes"], bytes_.flatten())
     assert torch.equal(held.tensors["scale"], state.absmax)
     if shape[1] % block == 0:  # its AVX512 way back is wrong where a block runs over a row

@@ -10,7 +10,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.model.config import preset
 from minitrain.model.transformer import build
-from minitrain.quantization.calibration import Calibration, InputStatistics, stages
+from minitrain.quantization.calibration import Calibration, InputStatistics
 from minitrain.quantization.formats.names import named
 from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.methods.rotation import random_rotation, rotate
@@ -19,7 +19,6 @@ from minitrain.quantization.methods.scales import (
     best_ratio,
     junctions,
     plant_outliers,
-    scale_of,
     smoothquant,
 )
 from minitrain.quantization.model import layer_names, quantize_model
@@ -27,13 +26,7 @@ from minitrain.training.loop import evaluate
 
 from .toys import calibration, fresh, held_out, tokens, trained
 
-SHAPES = [
-    {},
-    {"kv_heads": 2},
-    {"qkv_bias": True},
-    {"tied": True},
-    {"hidden_size": 96, "ffn_size": 80},
-]
+SHAPES = [{"kv_heads": 2}, {"qkv_bias": True, "tied": True}, {"hidden_size": 96, "ffn_size": 80}]
 
 
 def statistics_of(model):
@@ -54,9 +47,8 @@ def test_a_scale_may_move_through_every_junction(changes):
             channels = next(iter(junction.consumers.values())).in_features
             old = [linear.weight.clone() for linear in junction.consumers.values()]
             junction.rescale(torch.rand(channels).double() + 0.1)
-            assert all(
-                not torch.equal(a, b.weight) for a, b in zip(old, junction.consumers.values())
-            )
+            pairs = zip(old, junction.consumers.values())
+            assert all(not torch.equal(a, b.weight) for a, b in pairs)
     torch.testing.assert_close(model(tokens()), before, rtol=0, atol=1e-10)
 
 
@@ -74,7 +66,7 @@ def test_rotation_leaves_the_function(changes):
     assert rotate(fresh(**changes).to("meta")).head.weight.is_meta, "the model stays on its device"
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, 48, 64, 96, 100])
+@pytest.mark.parametrize("size", [1, 3, 64, 96, 100])
 def test_a_rotation_is_orthogonal_and_hadamards_where_it_can_be(size):
     q = random_rotation(size, torch.Generator().manual_seed(0))
     torch.testing.assert_close(q @ q.t(), torch.eye(size).double())
@@ -84,16 +76,8 @@ def test_a_rotation_is_orthogonal_and_hadamards_where_it_can_be(size):
         assert q.abs().max() < 0.2, "an outlier is spread over 32 channels at least"
 
 
-def test_a_rotation_spreads_an_outlier():
-    x = torch.zeros(1, 64).double()
-    x[0, 3] = 100
-    turned = x @ random_rotation(64, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(turned.abs(), torch.full((1, 64), 100 / 8).double())
-
-
-@pytest.mark.parametrize("factor", [10.0, 100.0])
-def test_planted_outliers_leave_the_function_and_stand_out(factor):
-    model = fresh().double()
+def test_planted_outliers_leave_the_function_and_stand_out():
+    model, factor = fresh().double(), 10.0
     before, quiet = model(tokens()), model.blocks[1].mlp_norm(torch.ones(1, 48).double())
     plant_outliers(model, factor)
     torch.testing.assert_close(model(tokens()), before, rtol=0, atol=1e-10)
@@ -143,21 +127,6 @@ def test_awq_takes_the_best_of_its_grid_and_never_loses():
     torch.testing.assert_close(model(batch.tokens), before, rtol=0, atol=1e-10)
 
 
-def test_awq_protects_the_columns_of_large_inputs():
-    torch.manual_seed(0)
-    statistics, x = InputStatistics(64), torch.randn(400, 64)
-    x[:, :3] *= 30
-    statistics.add(x)
-    s = scale_of(statistics.mean_abs, 0.5)
-    assert s[:3].min() > 4 * s[3:].max()
-    weight, form = torch.randn(32, 64), named("int3-row")
-    errors = [
-        statistics.output_error(form.quantize(weight * t).dequantize() / t - weight)
-        for t in (torch.ones(64), s)
-    ]
-    assert errors[1] < 0.5 * errors[0]
-
-
 def test_statistics_are_those_of_all_texts_at_once():
     x = torch.randn(90, 8)
     statistics = InputStatistics(8)
@@ -165,9 +134,8 @@ def test_statistics_are_those_of_all_texts_at_once():
         statistics.second_moment
     for part in x.split([50, 30, 10]):
         statistics.add(part)
-    torch.testing.assert_close(
-        statistics.second_moment, (x.t() @ x).double() / 90, rtol=1e-5, atol=1e-6
-    )
+    expected = (x.t() @ x).double() / 90
+    torch.testing.assert_close(statistics.second_moment, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(statistics.mean_abs, x.abs().mean(dim=0))
     assert torch.equal(statistics.max_abs, x.abs().amax(dim=0))
     change = torch.randn(5, 8)
@@ -176,16 +144,6 @@ def test_statistics_are_those_of_all_texts_at_once():
     statistics.add(torch.full((1, 8), math.nan))
     with pytest.raises(InputError, match="inf or nan"):
         statistics.second_moment
-
-
-def test_stages_are_found_in_the_order_of_the_calls():
-    block = fresh().blocks[0]
-    layers = {n: m for n, m in block.named_modules() if isinstance(m, torch.nn.Linear)}
-    model = fresh()
-    x = model.embed(tokens())
-    found = stages(layers, lambda: block(x, *model.surroundings(x)))
-    q_k_v = ["attention.q", "attention.k", "attention.v"]
-    assert found == [q_k_v, ["attention.o"], ["mlp.gate", "mlp.up"], ["mlp.down"]]
 
 
 def test_what_is_no_float_matrix_any_more_is_refused():

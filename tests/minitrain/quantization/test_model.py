@@ -22,7 +22,7 @@ from minitrain.quantization.model import held_bytes, layer_names, quantize_model
 from minitrain.quantization.sensitivity import Cost, deal_bits, sensitivities
 from minitrain.training.loop import evaluate
 
-from .toys import calibration, fresh, held_out, tokens, train, trained
+from .toys import calibration, fresh, held_out, tokens, trained
 
 
 def nats(name, form):
@@ -33,11 +33,10 @@ def nats(name, form):
 def test_methods_rank_as_published():
     """In shape: GPTQ's README; fewer bits hurt more, and GPTQ less than nearest."""
     clean = evaluate(trained(), held_out())
-    found = {
-        (m, f): nats(m, f) for m in ("rtn", "gptq") for f in ("int8-row", "int4-row", "int3-row")
-    }
+    forms = ("int8-row", "int4-row", "int3-row")
+    found = {(m, f): nats(m, f) for m in ("rtn", "gptq") for f in forms}
     for method in ("rtn", "gptq"):
-        losses = [found[method, form] - clean for form in ("int8-row", "int4-row", "int3-row")]
+        losses = [found[method, form] - clean for form in forms]
         assert losses[0] < losses[1] < losses[2] and abs(losses[0]) < 0.002
     assert found["gptq", "int3-row"] - clean < 0.8 * (found["rtn", "int3-row"] - clean)
     assert nats("rtn", "int3-g32") < found["rtn", "int3-row"]
@@ -90,18 +89,6 @@ def test_padding_is_not_counted():
     assert found.tokens == 16 * 30
 
 
-def test_layers_may_have_formats_of_their_own():
-    model = fresh()
-    formats = {"blocks.0.mlp.up": named("int8"), "blocks.1.mlp.up": named("nf4")}
-    quantize_model(model, formats)
-    assert model.blocks[0].mlp.up.format.name == "int8-row"
-    assert model.blocks[1].mlp.up.format.name == "nf4-b64"
-    assert type(model.blocks[0].mlp.gate) is torch.nn.Linear
-    assert model(tokens()).isfinite().all()
-    quantize_model(model, named("int8"))  # the rest
-    assert not layer_names(model)
-
-
 @pytest.mark.parametrize(
     ("form", "method", "answer"),
     [
@@ -113,10 +100,9 @@ def test_layers_may_have_formats_of_their_own():
 )
 def test_what_does_not_fit_is_refused_before_anything_is_changed(form, method, answer):
     model = fresh(ffn_size=160)
+    batches = [] if "no batch" in answer else calibration()
     with pytest.raises(InputError, match=answer):
-        quantize_model(
-            model, named(form), METHODS[method], calibration() if "no" not in answer else []
-        )
+        quantize_model(model, named(form), METHODS[method], batches)
     assert len(layer_names(model)) == 14
 
 
@@ -158,20 +144,6 @@ def test_what_is_trained_is_what_is_deployed(form):
         prepare_qat(torch.nn.Sequential(), named("int8"))
 
 
-def test_three_bits_trained_beat_the_best_that_comes_after_training():
-    """And the float model has had the same further steps before it is quantized."""
-    form = "int3-row"
-    aware = train(prepare_qat(trained(), named(form)), steps=20, lr=3e-3)
-    longer = train(trained(), steps=20, lr=3e-3)
-    best = min(
-        evaluate(quantize_model(model, named(form), METHODS[method], calibration()), held_out())
-        for method in WEIGHT_METHODS
-        for model in [type(longer)(longer.config)]
-        if model.load_state_dict(longer.state_dict())
-    )
-    assert evaluate(convert_qat(aware), held_out()) < best - 0.01
-
-
 def test_a_forward_that_calibrates_ends_where_the_last_layer_has_read():
     model = trained()
     block, whole = model.blocks[0], Calibration(model, calibration())
@@ -204,19 +176,6 @@ def test_each_layer_is_rounded_alone_and_the_model_left_as_it_was():
     assert costs[name][FORMS[0]].nbytes == alone.get_submodule(name).weight.nbytes
     worst = max(costs, key=lambda name: costs[name][FORMS[0]].loss)
     assert costs[worst][FORMS[0]].loss > 10 * abs(costs[worst][FORMS[2]].loss)
-
-
-def test_bits_dealt_out_beat_the_same_bytes_everywhere():
-    names = ("int2-g32", "int3-row", "int3-g32", "int4-row", "int4-g32", "int8-row")
-    costs = sensitivities(trained(), [named(name) for name in names], calibration()[:2])
-    same = {name: named("int3-g32") for name in costs}
-    budget = sum(costs[name][form].nbytes for name, form in same.items())
-    dealt = deal_bits(costs, budget)
-    assert sum(costs[name][form].nbytes for name, form in dealt.items()) <= budget
-    losses = [evaluate(quantize_model(trained(), formats), held_out()) for formats in (same, dealt)]
-    assert losses[1] < losses[0] - 0.02
-    bits = [sum(dealt[f"blocks.{i}.{n}"].grid.bits for n in ("mlp.up", "mlp.gate")) for i in (0, 1)]
-    assert bits[0] > bits[1], "the first block's errors pass through both"
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 
@@ -69,15 +70,9 @@ def trained() -> Transformer:
 
 def fresh(**changes) -> Transformer:
     """Not trained; norms and biases that are not all alike, so that moving them shows."""
-    fields = {
-        "vocab_size": 64,
-        "hidden_size": 48,
-        "layers": 2,
-        "heads": 4,
-        "kv_heads": 4,
-        "ffn_size": 96,
-    }
-    model = build(ModelConfig(**(fields | changes)), seed=1)
+    model = build(
+        replace(ModelConfig(64, 48, 2, heads=4, kv_heads=4, ffn_size=96), **changes), seed=1
+    )
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -41,16 +41,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.parquet", "d.txt", "e.csv"])
-def test_each_kind(folder, name):
-    rows = list(read_rows([folder / name]))
-    assert [row["text"] for row in rows] == TEXTS
-    assert len({row["id"] for row in rows}) == 3 and all(name in row["id"] for row in rows)
-
-
 def test_a_folder_is_read_in_order_of_name(folder):
     assert read(folder) == TEXTS * 5 == read(str(folder))
-    assert read(folder / "a.jsonl", folder / "d.txt") == TEXTS * 2
+    ids = [row["id"] for row in read_rows([folder / "c.parquet", folder / "d.txt"])]
+    assert len(set(ids)) == 6 and all("c.parquet" in id for id in ids[:3])
 
 
 def test_another_field(tmp_path):
@@ -77,17 +71,13 @@ def test_datasets_streaming_or_not(folder):
         ("a.jsonl", b'{"text": "one", "n": ' + b"9" * 5000 + b"}", "line 1 of .* is no JSON"),
         ("a.jsonl", b"[" * 10**5, "line 1 of .* is no JSON"),
         ("a.jsonl", b'{"text": "\xff"}', "not UTF-8"),
-        ("a.jsonl", b"[1]", "no field 'text'"),
         ("a.jsonl", b'{"text": 3}', "is 3 and no text"),
         ("a.JSON", b'{"data": []}', "it has data"),
         ("a.json", b'[{"text": "one"}', "is no JSON"),
         ("a.csv", b"text,n\none,1\ntwo\n", "cannot be read"),
-        ("a.csv", b"text,n\none,1,2\n", "cannot be read"),
         ("a.csv", b"title,n\none,1\n", "no field 'text'.*it has title, n"),
         ("a.csv", b"text\n\xff\n", "cannot be read"),
         ("a.txt.gz", b"", "of no kind"),
-        ("a.jsonl.xz", b"", "of no kind"),
-        ("a.parquet.gz", b"", "of no kind"),
         ("a.jsonl.gz", b"no gzip", "cannot be read after line 0"),
         ("a.jsonl.gz", gzip.compress(bytes(range(256)) * 99)[:-9], "cannot be read|not UTF-8"),
         ("a.parquet", b"no parquet", "no Parquet"),
@@ -99,11 +89,6 @@ def test_what_cannot_be_read_is_told(tmp_path, name, content, says):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=says):
         read(tmp_path / name)
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n')
-    assert read(tmp_path / "a.jsonl") == ["one"]
 
 
 def test_sources_are_checked_before_any_work(tmp_path, folder):
@@ -140,12 +125,9 @@ def packed(content: bytes, how: str) -> bytes:
 
 LIST = json.dumps([{"text": text} for text in TEXTS]).encode()
 CSV = ("\ufeffn,text\n" + "".join(f'1,"{text}"\n' for text in TEXTS)).encode()
-CASES = {"jsonl": as_lines().encode(), "JSON": LIST, "ndjson": as_lines().encode(), "csv": CSV}
-CASES |= {
-    "json": as_lines().encode(),
-    "tsv": CSV.replace(b",", b"\t"),
-    "JSONL": as_lines().encode(),
-}
+LINES = as_lines().encode()
+CASES = {"JSON": LIST, "ndjson": LINES, "csv": CSV, "json": LINES, "tsv": CSV.replace(b",", b"\t")}
+CASES["JSONL"] = b"\xef\xbb\xbf" + LINES  # with a byte order mark
 
 
 @pytest.mark.parametrize(

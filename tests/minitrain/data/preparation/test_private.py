@@ -140,13 +140,8 @@ def test_twelve_words_are_a_coincidence_and_thirteen_are_none():
 def test_what_is_too_short_is_said():
     test_set = TestSet(["one two three", "a b c d e f g h", ""])
     assert test_set.too_short == [0, 2]
-    assert test_set.overlaps(
-        ["one two three", "x a b c d e f g h y", "a b c d e f g"]
-    ).tolist() == [
-        0,
-        1,
-        0,
-    ]
+    documents = ["one two three", "x a b c d e f g h y", "a b c d e f g"]
+    assert test_set.overlaps(documents).tolist() == [0, 1, 0]
     with pytest.raises(InputError, match="none of the 1 test texts"):
         TestSet(["too short"])
     with pytest.raises(InputError, match="use 13 and 8"):

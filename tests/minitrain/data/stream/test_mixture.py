@@ -1,8 +1,9 @@
-"""Mixtures: weights within binomial bounds, each source read through before it is read again."""
+"""Mixtures and curricula within their bounds; documents held out are trained on by nobody."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -12,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.data.loader import Loader
-from minitrain.data.packing import pack
+from minitrain.data.packing import IGNORED, pack
+from minitrain.data.stream.held_out import hold_out
 from minitrain.data.stream.mixture import JoinedRows, Mixture, tempered
 from minitrain.data.stream.order import Curriculum, mean_length, permutation
+from minitrain.data.stream.token_files import TokenRows, write_token_files
 from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.training.loss import token_weighted_loss
 
 
 def rows(first: int, count: int):
@@ -66,14 +72,6 @@ def test_annealing_moves_the_weights_in_a_straight_line():
     assert sum(mixture.passes()) == pytest.approx(800)
 
 
-def test_temperature():
-    assert tempered([90, 10]) == pytest.approx((0.9, 0.1))
-    assert tempered([90, 10], float("inf")) == (0.5, 0.5)
-    assert tempered([16, 1], 4) == pytest.approx((2 / 3, 1 / 3))
-    hot, cold = tempered([90, 10], 5), tempered([90, 10], 0.5)
-    assert cold[0] > 0.9 > hot[0] > 0.5
-
-
 def test_joined_rows_are_each_sources_own():
     parts = [rows(10, 5), rows(20, 3), rows(30, 4)]
     joined = JoinedRows(parts)
@@ -102,19 +100,21 @@ def test_a_mixture_is_resumed_on_other_ranks_with_workers():
         other.load_state_dict(one.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
+def test_wrong_arguments_are_told():
+    for call, says in (
         (lambda: Mixture((1, 0), (1, 1), 3), "1 or more"),
         (lambda: Mixture((1,), (1,), 0), "1 or more"),
         (lambda: Mixture((1,), (1,), 1, anneal_from=1.0), "less than 1"),
         (lambda: tempered([1], 0), "over 0"),
         (lambda: JoinedRows([rows(1, 1), pack([[1]], 3)]), "one row length"),
-    ],
-)
-def test_wrong_arguments_are_told(call, says):
-    with pytest.raises(InputError, match=says):
-        call()
+        (lambda: Curriculum(np.ones((2, 2))), "one for each row"),
+        (lambda: Curriculum(np.ones(0)), "one for each row"),
+        (lambda: Curriculum(np.array([1.0, np.nan])), "nan"),
+        (lambda: Curriculum(np.ones(2), 0.0), "over 0"),
+        (lambda: Curriculum(np.ones(2), 0.5, 2.0), "over 0"),
+    ):
+        with pytest.raises(InputError, match=says):
+            call()
 
 
 # --- a curriculum ---
@@ -157,24 +157,80 @@ def test_difficulty_by_the_mean_length_of_the_documents():
     assert sorted(mean_length(packed)) == [2.0, 8.0]
 
 
-def test_the_loader_takes_it():
-    packed = pack([[i] for i in range(1, 13)], 2)
-    hard = packed.tokens[:, 1].double().numpy()
-    batches = Loader(packed, 3, order=Curriculum(hard, start=0.25, ramp=1.0))
-    first = next(iter(batches)).tokens[:, 1]
-    assert first.max() <= 6
+# Documents held out: every token is trained on or held out, and none is both
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((np.ones((2, 2)),), "one for each row"),
-        ((np.ones(0),), "one for each row"),
-        ((np.array([1.0, np.nan]),), "nan"),
-        ((np.ones(2), 0.0), "over 0"),
-        ((np.ones(2), 0.5, 2.0), "over 0"),
-    ],
+def asked(packed) -> Counter:
+    """How often each token is a target; tokens are unique in these tests."""
+    return Counter(packed.targets[packed.targets != IGNORED].tolist())
+
+
+def unique(sizes):
+    """Documents in which no token comes twice, the end is 0."""
+    numbers = iter(range(1, 10_000))
+    return [[next(numbers) for _ in range(size)] for size in sizes]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=4, max_size=40),
+    st.integers(1, 9),
+    st.integers(5, 60),
+    st.integers(0, 99),
 )
-def test_wrong_curricula_are_refused(arguments, says):
-    with pytest.raises(InputError, match=says):
-        Curriculum(*arguments)
+@settings(max_examples=30, deadline=None)
+def test_each_token_is_asked_for_once_on_one_side(tmp_path_factory, sizes, length, shard, seed):
+    documents = unique(sizes)
+    folder = tmp_path_factory.mktemp("tokens")
+    write_token_files(folder, iter(documents), 10_000, 0, shard)
+    held = hold_out(TokenRows(folder, length), seed, part=0.25, most_rows=10_000)
+    sides = asked(held.training[:]), asked(held.rows)
+    both = Counter({token for text in documents for token in text})
+    ends = len(documents)
+    assert sides[0] + sides[1] == both + Counter({0: ends})
+    assert not (sides[0].keys() & sides[1].keys()) - {0}
+    assert sum(sides[0].values()) == held.tokens
+    left = (held.training[:].targets != IGNORED).any(dim=1)
+    assert left.all(), "no row asks for nothing"
+    whole = [text for text in documents if text and text[0] in sides[1]]
+    assert all(set(text) <= sides[1].keys() for text in whole), "whole documents"
+
+
+def test_at_most_so_many_rows_and_the_draw_is_the_seeds(tmp_path):
+    write_token_files(tmp_path, unique([9] * 100), 10_000, 0, 300)
+    rows = TokenRows(tmp_path, 8)
+    held = hold_out(rows, 1, part=0.5, most_rows=3)
+    assert len(held.rows) == 3 and 1000 - held.tokens == 30, "24 places hold 3 of 10 tokens"
+    again, other = hold_out(rows, 1, 0.5, 3), hold_out(rows, 2, 0.5, 3)
+    assert torch.equal(again.rows.tokens, held.rows.tokens)
+    assert not torch.equal(other.rows.tokens, held.rows.tokens)
+
+
+def test_few_documents_give_their_end(tmp_path):
+    write_token_files(tmp_path, unique([50, 48]), 10_000, 0)
+    held = hold_out(TokenRows(tmp_path, 10), 0, part=0.25)
+    assert len(held.rows) == 2 and held.tokens == 80
+    assert not (asked(held.rows).keys() & asked(held.training[:]).keys()) - {0}
+    with pytest.raises(InputError, match="fills one row of 200 tokens, and one is held out"):
+        hold_out(TokenRows(tmp_path, 200), 0)
+
+
+def test_gradients_are_those_of_a_text_without_them(tmp_path):
+    documents = [np.random.default_rng(i).integers(1, 40, 11).tolist() for i in range(12)]
+    write_token_files(tmp_path, documents, 40, 0)
+    held = hold_out(TokenRows(tmp_path, 24), 3, part=0.25)  # two documents a row
+    out = set(held.training.documents.tolist())
+    assert len(out) == 3
+    others = pack([text for i, text in enumerate(documents) if i not in out], 24, 0)
+    model = build(
+        ModelConfig(vocab_size=40, layers=2, hidden_size=16, heads=2, kv_heads=2, ffn_size=32),
+        seed=0,
+    ).double()
+    gradients = []
+    for rows in (held.training, others):
+        model.zero_grad()
+        for batch in Loader(rows, 3, shuffle=False):
+            logits = model(batch.tokens, batch.documents, batch.positions)
+            token_weighted_loss(logits, batch.targets, 108).backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for one, other in zip(*gradients):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)

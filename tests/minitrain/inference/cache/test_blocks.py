@@ -21,19 +21,6 @@ def hits(manager: BlockManager, tokens: list[int], adapter: str | None = None) -
     return len(manager.match(tokens, adapter))
 
 
-def test_a_prefix_is_shared_in_full_blocks_and_stays_findable_when_nobody_holds_it():
-    manager = BlockManager(num_blocks=10, block_size=2)
-    first = computed(manager, TEXT)
-    second, found = manager.admit([*TEXT[:5], 9, 9], None, 9)
-    assert found == 4 and second.blocks[:2] == first.blocks[:2]
-    assert second.blocks[2] != first.blocks[2]
-    manager.release(first)
-    manager.release(second)
-    assert manager.used == 0
-    _, found = manager.admit(TEXT, None, 9)
-    assert found == 6 and manager.used == 4
-
-
 class HitForgets(BlockManager):
     """nano-vllm 9fa256a: a hit on a block that nobody holds resets what it was."""
 

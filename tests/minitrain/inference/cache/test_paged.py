@@ -69,22 +69,6 @@ def test_pages_anywhere_read_as_one_text(lengths, count, size, span, window, see
         )
 
 
-def test_what_is_behind_a_texts_end_is_never_read():
-    cache, tables = scattered([5, 9], size=4, seed=0)
-    parts = [Part(tables[0], 4, 1), Part(tables[1], 8, 1)]
-    q = torch.randn(2, 4, 1, 8, dtype=DOUBLE)
-    found = []
-    for rubbish in (0.0, 1e30):
-        cache.keys[:, :, tables[0][1], 1:] = rubbish
-        cache.values[:, :, tables[0][1], 1:] = rubbish
-        found += [
-            paged_attention(q, cache.keys[0], cache.values[0], Tile(cache, parts, span=span))
-            for span in (4, 100)
-        ]
-    for each in found[1:]:
-        torch.testing.assert_close(each, found[0])
-
-
 def chunked(cache: PagedCache, model, text, table, chunks, whole_length=False):
     """The logits of a text that is read in chunks; nano-vllm 25794a1 took a chunk's keys to end
     where the whole text ends."""
@@ -140,6 +124,5 @@ def test_a_copied_block_is_another_one():
     cache, _ = scattered([9], size=3, seed=0)
     before = cache.keys.clone()
     cache.copy([(0, 4), (2, 5)])
-    assert torch.equal(cache.keys[:, :, 4], before[:, :, 0])
-    assert torch.equal(cache.keys[:, :, 5], before[:, :, 2])
+    assert torch.equal(cache.keys[:, :, [4, 5]], before[:, :, [0, 2]])
     assert torch.equal(cache.keys[:, :, :4], before[:, :, :4])

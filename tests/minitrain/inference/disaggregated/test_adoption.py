@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
-from minitrain.inference.disaggregated.emulated import page_bytes
 from minitrain.inference.disaggregated.roles import Handover, adopt
-from minitrain.inference.disaggregated.transfer import put, take
+from minitrain.inference.disaggregated.transfer import take
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.model.config import ModelConfig
@@ -70,50 +68,22 @@ def test_it_goes_on_as_if_it_had_never_moved(model, parameters, length):
     assert second.scheduler.blocks.used == 0
 
 
-def lost_tail(given: Handover) -> Handover:
-    given.pieces = [(0, given.pieces[0][1][:, :, :, :-1])]
-    return given
+LOST = {
+    "the last page": lambda given, pages: {"pieces": [(0, pages[:, :, :, :-1])]},
+    "the pages' order": lambda given, pages: {"pieces": [(0, pages.flip(3))]},
+    "which are keys": lambda given, pages: {"pieces": [(0, pages.flip(0))]},
+    "where they begin": lambda given, pages: {"pieces": [(1, pages[:, :, :, :-1])]},
+    "the token": lambda given, pages: {"token": 3 + given.token % 50},
+    "the generator's state": lambda given, pages: {"state": None},
+}
 
 
-def swapped(given: Handover) -> Handover:
-    given.pieces = [(0, given.pieces[0][1].flip(3))]
-    return given
-
-
-def keys_for_values(given: Handover) -> Handover:
-    given.pieces = [(0, given.pieces[0][1].flip(0))]
-    return given
-
-
-def late_page(given: Handover) -> Handover:
-    given.pieces = [(1, given.pieces[0][1][:, :, :, :-1])]
-    return given
-
-
-def other_token(given: Handover) -> Handover:
-    given.token = 3 + given.token % 50
-    return given
-
-
-def forgotten_state(given: Handover) -> Handover:
-    given.state = None
-    return given
-
-
-@pytest.mark.parametrize(
-    ("wrong", "parameters"),
-    [
-        (lost_tail, GREEDY),
-        (swapped, GREEDY),
-        (keys_for_values, GREEDY),
-        (late_page, GREEDY),
-        (other_token, GREEDY),
-        (forgotten_state, DRAWN),
-    ],
-)
-def test_whatever_is_lost_on_the_way_is_seen(model, wrong: Callable, parameters):
-    given = wrong(handed(model, parameters=parameters))
-    assert goes_on(engine(model), given) != alone(model, parameters)
+@pytest.mark.parametrize("lost", LOST)
+def test_whatever_is_lost_on_the_way_is_seen(model, lost):
+    parameters = DRAWN if "state" in lost else GREEDY
+    given = handed(model, parameters=parameters)
+    wrong = replace(given, **LOST[lost](given, given.pieces[0][1]))
+    assert goes_on(engine(model), wrong) != alone(model, parameters)
 
 
 def test_a_known_prefix_is_not_written_over(model):
@@ -133,21 +103,6 @@ def test_a_known_prefix_is_not_written_over(model):
         told[output.id].append(output.drawn.token)
     assert told["8"] == alone(model, GREEDY, given.prompt)[1:]
     assert told["7"] == alone(model, GREEDY)[2:]
-
-
-def test_what_was_adopted_is_preempted_and_told_the_same(model):
-    """Six answers of 18 tokens in 14 pages of 4: the youngest are computed again, here."""
-    second, want = engine(model, num_blocks=14), {}
-    for number in range(6):
-        given = handed(model, [3 + number] * 6)
-        given.number, want[str(number)] = number, alone(model, GREEDY, given.prompt)[1:]
-        if not adopt(second, given):
-            break
-    told = {id: [] for id in second.requests}
-    for output in second.stream():
-        told[output.id].append(output.drawn.token)
-    assert sum(step.preemptions for step in second.steps) > 0 and len(told) >= 4
-    assert told == {id: want[id] for id in told}
 
 
 def test_a_full_engine_takes_nobody_in(model):
@@ -179,14 +134,3 @@ def test_of_a_window_only_what_is_read_goes_over(known):
     assert second.scheduler.blocks.used == 0
     again = second.generate([[*PROMPT, output.drawn.token]], SamplingParameters(11))[0]
     assert again.tokens == alone(windowed, GREEDY)[1:]
-
-
-def test_pages_go_over_in_the_texts_order(model):
-    one, two = engine(model).runner.cache, engine(model).runner.cache
-    one.keys.normal_(), one.values.normal_()
-    sent = take(one, [5, 2, 9])
-    assert sent.nbytes == 3 * page_bytes(model, 4)
-    put(two, [0, 7, 3], sent)
-    for held, own in ((one.keys, two.keys), (one.values, two.values)):
-        assert torch.equal(held[:, :, [5, 2, 9]], own[:, :, [0, 7, 3]])
-        assert not own[:, :, [1, 2, 4, 5, 6]].any()

@@ -110,9 +110,7 @@ def test_who_cannot_be_decoded_ends_alone():
     bad, good = (engine.add(p, SamplingParameters(6)) for p in ([3, 4, 2], PROMPT[:3]))
     engine.requests[bad].text.decode = engine.requests[bad].text.window.decode = {}.__getitem__
     found = served(engine)
-    assert (
-        "its text could not be decoded (TypeError: unhashable type: 'list')" in found[bad][-1].error
-    )
+    assert "its text could not be decoded (TypeError: unhashable" in found[bad][-1].error
     assert tokens(found[good]) == wanted(3)
 
 

@@ -84,6 +84,7 @@ def test_unchanged_weights_are_reused():
     for _ in range(3):
         engine.generate([PROMPT], ANSWER)
     assert sum(step.tokens for step in engine.steps) == 37 + 5 + 2 * (1 + 5)
+    assert engine.steps[-1].hit_rate > 0.4
 
 
 def test_an_answer_goes_on_by_the_new_weights():

@@ -1,32 +1,32 @@
-"""The same tokens as transformers' assisted generation; and on a model that tells stories."""
+"""The same tokens as transformers' assisted generation; every draft that `serve --draft` names."""
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import pytest
 import torch
 
+from minitrain.apps.serve.command import open_drafts
 from minitrain.bench.training import as_llama
-from minitrain.data.assets.fetch import fetch, is_cached
+from minitrain.errors import InputError
+from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
-from minitrain.inference.sampling import generate_cached
-from minitrain.inference.speculation.draft_model import DraftModel, first_layers, quantized_draft
-from minitrain.inference.speculation.eagle import Eagle, EagleLayer
-from minitrain.inference.speculation.length import measure_acceptance
-from minitrain.inference.speculation.lessons import own_text
-from minitrain.inference.speculation.medusa import Medusa, MedusaHeads
+from minitrain.inference.speculation import named
+from minitrain.inference.speculation.draft_model import DraftModel
+from minitrain.inference.speculation.eagle import Eagle
+from minitrain.inference.speculation.length import AdaptiveLength
+from minitrain.inference.speculation.lessons import Course
+from minitrain.inference.speculation.medusa import Medusa
 from minitrain.inference.speculation.ngram import NGram
-from minitrain.inference.speculation.serving import speculate
-from minitrain.model.hub.llama2c import load_llama2c
+from minitrain.inference.speculation.serving import SpeculativeEngine, speculate
+from minitrain.model.config import ModelConfig
+from minitrain.model.hub.load import save_pretrained
+from minitrain.model.transformer import build
 
 from ...model.peers import exact
+from ..engine.traffic import prompts
 from .test_serving import TARGET, distorted
 
 PROMPTS, LATER = [[3, 1, 4], [15], [9, 2, 6, 5, 3, 5]], SamplingParameters(max_new_tokens=16)
-needs_stories = pytest.mark.skipif(
-    not is_cached("stories15M"), reason="python -m minitrain assets stories15M"
-)
 
 
 @pytest.mark.parametrize("how", ["assistant", "lookup"])
@@ -49,46 +49,82 @@ def test_transformers_writes_the_same_with_its_own_drafts(how):
         assert [*prompt, *ours.tokens] == theirs[0].tolist()
 
 
-@lru_cache
-def stories():
-    model, tokenizer = load_llama2c(fetch("stories15M", progress=False))
-    return model.requires_grad_(False), tokenizer.encode("Once upon a time")
+# Every draft that `serve --draft` names, made of a small model, and served
 
 
-def story_proposers():
-    target = stories()[0]
-    shortlist = torch.arange(0, 32000, 8)
-    return {
-        "int8": DraftModel(quantized_draft(target, "int8")),
-        "int4": DraftModel(quantized_draft(target, "int4-g32")),
-        "five of six layers": DraftModel(first_layers(target, 5)),
-        "n-gram": NGram(),
-        "medusa": Medusa(MedusaHeads(target, shortlist), [(0,), (1,), (0, 0), (0, 1), (0, 0, 0)]),
-        "eagle": Eagle(EagleLayer(target, shortlist)),
-    }
+CONFIG = ModelConfig(61, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
+KINDS = {
+    "ngram": NGram,
+    "int8": DraftModel,
+    "layers-1": DraftModel,
+    "medusa": Medusa,
+    "eagle": Eagle,
+}
 
 
-@needs_stories
-def test_a_story_is_the_same_whoever_drafts():
-    target, prompt = stories()
-    parameters = SamplingParameters(max_new_tokens=16)
-    expected = generate_cached(target, prompt, 16, temperature=0)
-    for name, proposer in story_proposers().items():
-        (ours,) = speculate(target, proposer, [prompt], parameters)
-        assert ours.tokens == expected, name
+@pytest.fixture(scope="module")
+def target():
+    return build(CONFIG, seed=1)
 
 
-@needs_stories
-def test_acceptance_on_stories_is_as_it_was_seen():
-    """In fewer bits and in fewer layers; the head in fewer bits too."""
-    target, prompt = stories()
-    texts = own_text(target, prompt, 2, 48, generator=torch.Generator().manual_seed(0)).tokens
-    drafts = {
-        "int8": (quantized_draft(target, "int8"), 0.97, 1.0),
-        "int4": (quantized_draft(target, "int4-g32"), 0.7, 0.95),
-        "five layers": (first_layers(target, 5), 0.4, 0.7),
-        "three layers": (first_layers(target, 3), 0.05, 0.3),
-    }
-    for name, (draft, low, high) in drafts.items():
-        found = float(measure_acceptance(target, draft, texts).mean())
-        assert low < found <= high, (name, found)
+@pytest.fixture(autouse=True)
+def short_lessons(monkeypatch, tmp_path):
+    short = named.Teaching(12, 24, 61, course=Course(steps=4, texts=4))
+    monkeypatch.setattr(named, "Teaching", lambda: short)
+    monkeypatch.setattr(named, "cache_dir", lambda: tmp_path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("length", [3, None])
+def test_every_named_draft_is_served(name, length, target):
+    drafts = open_drafts(name, target, (1,), rows=4, length=length)
+    assert isinstance(drafts.proposer, KINDS[name])
+    assert name != "eagle" or drafts.proposer.cache.keys.shape[1] == 4, "a row for each request"
+    assert length is not None or isinstance(drafts.length, AdaptiveLength)
+    asked = SamplingParameters(10)
+    found = SpeculativeEngine(target, 60, 4, proposer=drafts).generate(prompts(3), asked)
+    wanted = Engine(target, 60, 4).generate(prompts(3), asked)
+    assert [one.tokens for one in found] == [one.tokens for one in wanted]
+
+
+def test_a_model_of_the_same_tokenizer_is_a_draft_too(target, tmp_path):
+    save_pretrained(build(CONFIG, seed=2), tmp_path / "draft")
+    drafts = open_drafts(str(tmp_path / "draft"), target, (1,), rows=2, length=2)
+    assert isinstance(drafts.proposer, DraftModel)
+    other = ModelConfig(67, 32, 2, heads=4, kv_heads=2, ffn_size=64, max_length=128)
+    save_pretrained(build(other), tmp_path / "other")
+    with pytest.raises(InputError, match="a vocabulary of 67 tokens and the model one of 61"):
+        open_drafts(str(tmp_path / "other"), target, (1,), rows=2)
+
+
+def test_what_is_no_draft_is_named(target):
+    for name, message in (
+        ("layers-3", "draft with 1 to 1 of them, not 3"),
+        ("medussa", "no model 'medussa' here"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_drafts(name, target, (1,), rows=2)
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle"])
+def test_a_head_is_taught_once_for_a_target(name, target, tmp_path, monkeypatch):
+    """What is found is what was taught; another target, or a file cut short, is taught anew, and by
+    the same seeds."""
+    taughts = []
+    train = named.train
+    monkeypatch.setattr(named, "train", lambda *a: taughts.append(name) or train(*a))
+
+    def opened():
+        proposer = open_drafts(name, target, (1,), 2, length=2).proposer
+        return proposer, vars(proposer).get("heads", vars(proposer).get("layer")).state_dict()
+
+    heads, (first, second) = zip(opened(), opened())
+    assert all(torch.equal(first[key], second[key]) for key in first) and len(taughts) == 1
+    assert getattr(heads[0], "branches", 0) == getattr(heads[1], "branches", 0)
+    (file,) = (tmp_path / "drafts").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    _, again = opened()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    open_drafts(name, build(CONFIG, seed=3), (1,), 2, length=2)
+    open_drafts(name, target, (2,), 2, length=2)
+    assert len(taughts) == 4 and len([*file.parent.iterdir()]) == 3

@@ -26,7 +26,7 @@ from minitrain.inference.speculation.serving import EngineDrafts, SpeculativeEng
 from minitrain.model.transformer import build
 
 from ...model.peers import SMALL
-from ..engine.texts import prompts
+from ..engine.traffic import prompts
 from .test_verification import p_value
 
 TARGET = build(SMALL, dtype=torch.float64, seed=1)
@@ -51,12 +51,17 @@ def distorted(seed: int, by: float):
     return draft
 
 
-class Rivals:
-    """A tree around what the target says: its greedy token and a rival at each depth; and now and
-    then a lie, by the length of the text."""
-
+class Proposing:
     def propose(self, requests):
         return [self.tree(asked) for asked in requests]
+
+    def forget(self, key):
+        pass
+
+
+class Rivals(Proposing):
+    """A tree around what the target says: its greedy token and a rival at each depth; and now and
+    then a lie, by the length of the text."""
 
     def tree(self, asked):
         tokens, parents, text, under = [], [], list(asked.tokens), -1
@@ -69,9 +74,6 @@ class Rivals:
             text.append(best)
         return Draft(tuple(tokens), tuple(parents))
 
-    def forget(self, key):
-        pass
-
 
 BRANCHES = [(0,), (1,), (2,), (0, 0), (0, 1), (0, 0, 0)]
 PROPOSERS = {
@@ -79,7 +81,6 @@ PROPOSERS = {
     "with too few rows": lambda: DraftModel(distorted(2, 0.2), rows=3),
     "the target itself": lambda: DraftModel(TARGET, rows=5),
     "another model": lambda: DraftModel(build(SMALL, dtype=torch.float64, seed=5), rows=4),
-    "int8": lambda: DraftModel(quantized_draft(TARGET, "int8"), rows=4),
     "int4": lambda: DraftModel(quantized_draft(TARGET, "int4-g32"), rows=4),
     "two layers": lambda: DraftModel(first_layers(TARGET, 2), rows=4),
     "its own text": lambda: NGram(),
@@ -152,24 +153,19 @@ def test_a_tree_is_read_through_a_window():
     assert sum(step.kept for step in engine.steps) >= 15
 
 
-class Guesses:
+class Guesses(Proposing):
     """The true answers, at every depth behind two rivals."""
 
     def __init__(self, answers: list[list[int]]) -> None:
         self.texts = [[*prompt, *answer] for prompt, answer in zip(prompts(COUNT), answers)]
 
-    def propose(self, requests):
-        return [self.tree(list(asked.tokens), asked.most) for asked in requests]
-
-    def tree(self, tokens, most):
+    def tree(self, asked):
+        tokens = list(asked.tokens)
         text = next(text for text in self.texts if text[: len(tokens)] == tokens)
-        ahead = text[len(tokens) :][: most // 3]
+        ahead = text[len(tokens) :][: asked.most // 3]
         nodes = [node for t in ahead for node in ((t + 1) % 61, (t + 2) % 61, t)]
         parents = [3 * (node // 3) - 1 for node in range(len(nodes))]
         return Draft(tuple(nodes), tuple(parents))
-
-    def forget(self, key):
-        pass
 
 
 class Watching:
@@ -323,17 +319,6 @@ def test_log_probabilities_and_stops_come_with_drawn_drafts():
     assert ended.finish_reason == "stop"
 
 
-class Saying:
-    def __init__(self, *drafts):
-        self.drafts = drafts
-
-    def propose(self, requests):
-        return list(self.drafts)
-
-    def forget(self, key):
-        pass
-
-
 @pytest.mark.parametrize(
     ("message", "drafts"),
     [
@@ -343,7 +328,9 @@ class Saying:
     ],
 )
 def test_a_proposer_that_says_what_nobody_asked_is_refused(message, drafts):
+    saying = Proposing()
+    saying.propose = lambda requests: drafts
     with pytest.raises(InputError, match=message):
-        speculate(TARGET, Saying(*drafts), [[3, 1, 4]], ANSWER, 4)
+        speculate(TARGET, saying, [[3, 1, 4]], ANSWER, 4)
     with pytest.raises(InputError, match="draft of -1"):
         speculate(TARGET, NGram(), [[3]], ANSWER, -1)

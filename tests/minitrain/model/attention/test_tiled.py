@@ -92,16 +92,6 @@ def test_lengths_around_a_tile_against_the_fused_kernel(length):
     assert_same(with_gradients(tiled_attention, q, k, v, None, d_out), want)
 
 
-def test_a_row_that_reads_nothing_is_0_and_passes_no_gradient(small_tiles):
-    q, k, v = random_heads(1, 2, 2, 9, 4, 4)
-    mask = Mask(None, None).between(9, 4)  # the first 5 queries stand before every key
-    out, lse = tiled_forward(q, k, v, mask)
-    assert out[:, :, :5].eq(0).all() and lse[:, :, :5].eq(-torch.inf).all()
-    assert out[:, :, 5:].abs().min() > 0 and lse[:, :, 5:].isfinite().all()
-    dq, dk, dv = torch.autograd.grad(tiled_attention(q, k, v, mask).sum(), (q, k, v))
-    assert dq[:, :, :5].eq(0).all() and all(g.isfinite().all() for g in (dq, dk, dv))
-
-
 def test_large_scores_do_not_overflow(small_tiles):
     q, k, v = random_heads(1, 2, 2, 13, 13, 4)
     with torch.no_grad():
@@ -147,14 +137,6 @@ def test_bytes_are_linear_in_the_length():
     assert naive[1] > 3.5 * naive[0], "the naive one's bytes grow with the square"
 
 
-def test_what_is_saved_for_backward():
-    q, k, v = random_heads(1, 4, 2, 300, 300, 4)
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda z: saved.append(z) or z, lambda z: z):
-        tiled_attention(q, k, v)
-    assert sorted(z.numel() for z in saved) == sorted([4 * 300] + [2 * 1200] * 2 + [4 * 1200] * 2)
-
-
 def test_tiles_that_causality_hides_are_never_touched():
     """Counted by their products: 2 forward and 5 backward a tile, for 6 of 8 (256 x 512) tiles."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -173,9 +155,7 @@ def test_tiles_that_causality_hides_are_never_touched():
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("packed", [False, True])
 def test_in_the_transformer_it_takes_the_place_of_the_fused_kernel(window, packed):
-    config = ModelConfig(
-        23, 16, layers=2, heads=4, kv_heads=2, ffn_size=24, window=window, qkv_bias=True
-    )
+    config = ModelConfig(23, 16, 2, heads=4, kv_heads=2, ffn_size=24, window=window, qkv_bias=True)
     model = build(config, dtype=torch.float64)
     tokens = torch.randint(23, (2, 13))
     documents = torch.randint(0, 2, (2, 13)).cumsum(1) if packed else None

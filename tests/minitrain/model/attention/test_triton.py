@@ -40,25 +40,17 @@ def check(case, device, dtype=torch.float32, atol=1e-5):
     mine = triton_attention(q, k, v, mask)
     exact = [z.detach().double().requires_grad_() for z in (q, k, v)]
     want = tiled_attention(*exact, mask)
-    grads = zip(
-        torch.autograd.grad(mine, (q, k, v), d_out),
-        torch.autograd.grad(want, exact, d_out.double()),
-    )
-    for ours, theirs in [(mine, want), *grads]:
+    grads = torch.autograd.grad(mine, (q, k, v), d_out)
+    wanted = torch.autograd.grad(want, exact, d_out.double())
+    for ours, theirs in zip((mine, *grads), (want, *wanted)):
         torch.testing.assert_close(ours.double(), theirs, rtol=atol, atol=atol)
 
 
 def test_in_the_interpreter():
     pytest.importorskip("triton", reason="triton is not installed: pip install triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run(
-        [sys.executable, __file__],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    caught = {"capture_output": True, "text": True, "timeout": 240}
+    ran = subprocess.run([sys.executable, __file__], env=environment, cwd=ROOT, **caught)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"{len(CASES)} cases agree" in ran.stdout
 

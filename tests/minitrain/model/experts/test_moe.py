@@ -90,10 +90,8 @@ def test_output_and_every_gradient_equal_the_dense_loops(change):
     inputs, slope = [x, *moe.parameters()], torch.randn(4, 9, 16, dtype=torch.float64)
     y, want = moe(x), moe_naive(moe, x)
     torch.testing.assert_close(y, want, **EXACT)
-    for mine, theirs in zip(
-        torch.autograd.grad(y, inputs, slope), torch.autograd.grad(want, inputs, slope)
-    ):
-        torch.testing.assert_close(mine, theirs, **EXACT)
+    mine, theirs = (torch.autograd.grad(out, inputs, slope) for out in (y, want))
+    torch.testing.assert_close(mine, theirs, **EXACT)
 
 
 def test_a_capacity_drops_what_is_over_it_and_counts_that():

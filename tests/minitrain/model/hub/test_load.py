@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from minitrain.errors import InputError
 from minitrain.model.config import RopeScaling
-from minitrain.model.hub.load import hub_name, load_pretrained, save_pretrained
+from minitrain.model.hub.load import load_pretrained, save_pretrained
 from minitrain.model.hub.text import TextFiles
 from minitrain.model.transformer import build
 
@@ -22,11 +22,9 @@ FAMILIES = {
     "llama": ("llama", SMALL),
     "llama 3.1": ("llama", replace(SMALL, rope_scaling=SCALED, head_size=12, tied=True)),
     "mistral": ("mistral", replace(SMALL, window=5)),
-    "mistral without a window": ("mistral", SMALL),
     "qwen2": ("qwen2", replace(SMALL, qkv_bias=True, tied=True)),
     "qwen2 with a window": ("qwen2", replace(SMALL, qkv_bias=True, window=4)),
-    "mixtral": ("mixtral", replace(SMALL, experts=4, experts_per_token=2)),
-    "mixtral of 3 a token": ("mixtral", replace(SMALL, experts=5, experts_per_token=3, window=4)),
+    "mixtral": ("mixtral", replace(SMALL, experts=5, experts_per_token=3, window=4)),
 }
 each_family = pytest.mark.parametrize("family, config", FAMILIES.values(), ids=FAMILIES)
 each_size = pytest.mark.parametrize("shard", [10**9, 30_000], ids=["one file", "sharded"])
@@ -73,11 +71,6 @@ def test_there_and_back_is_bitwise_the_same(family, config, tmp_path):
         assert b.dtype == torch.bfloat16 and torch.equal(a, b), name
 
 
-def test_the_dtype_can_be_chosen(tmp_path):
-    save_pretrained(build(SMALL), tmp_path)
-    assert load_pretrained(tmp_path, dtype=torch.float64)[0].embed.weight.dtype == torch.float64
-
-
 def test_a_smaller_checkpoint_leaves_nothing_of_the_larger_before_it(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     save_pretrained(build(SMALL), tmp_path, shard_bytes=20_000)
@@ -93,15 +86,9 @@ def test_config_of_transformers_4_is_read(tmp_path):
     config = replace(SMALL, rope_scaling=SCALED)
     save_pretrained(build(config), tmp_path)
     settings(rope_parameters=None)(tmp_path)
-    assert load_pretrained(tmp_path)[0].config == config
-
-
-def test_old_checkpoints_with_rope_frequencies_in_them_are_read(tmp_path):
-    save_pretrained(build(SMALL), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
-    save_file(weights, tmp_path / "model.safetensors")
-    load_pretrained(tmp_path)
+    tensors(model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(4))(tmp_path)
+    model, _ = load_pretrained(tmp_path, dtype=torch.float64)
+    assert model.config == config and model.embed.weight.dtype == torch.float64
 
 
 # What a person can get wrong -----------------------------------------------------------------
@@ -126,7 +113,7 @@ def tensors(**changes):
     """A fault: other tensors in the file; None removes one. `__` stands for a dot."""
 
     def edit(folder):
-        path = folder / "model.safetensors"
+        path = folder / FILE
         stored = load_file(path) | {name.replace("__", "."): v for name, v in changes.items()}
         save_file({name: v for name, v in stored.items() if v is not None}, path)
 
@@ -134,65 +121,38 @@ def tensors(**changes):
 
 
 def truncated(folder):
-    path = folder / "model.safetensors"
+    path = folder / FILE
     path.write_bytes(path.read_bytes()[:-100])
 
 
 def index(**content):
     def edit(folder):
-        (folder / "model.safetensors").rename(folder / "part.safetensors")
+        (folder / FILE).rename(folder / "part.safetensors")
         (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
     return edit
 
 
-NORM = "model.norm.weight"
+NORM, FILE = "model.norm.weight", "model.safetensors"
 FAULTS = {
     "no config": (lambda f: (f / "config.json").unlink(), "config.json cannot be read"),
     "config is not JSON": (written("config.json", b"\xff\xfe\x00"), "is not JSON"),
-    "config is a list": (written("config.json", b"[]"), "a JSON list, not an object"),
-    "unknown family": (
-        settings(model_type="mamba"),
-        "type 'mamba'; those that can be read are llama, mistral, qwen2, mixtral",
-    ),
-    "no family": (settings(model_type=None), "type None"),
+    "unknown family": (settings(model_type="mamba"), "type 'mamba'; those that can be read are"),
     "size missing": (settings(hidden_size=None), "does not give hidden_size"),
     "size impossible": (settings(num_key_value_heads=3), "cannot be built: 4 heads cannot share 3"),
-    "size no number": (settings(num_hidden_layers="two"), "cannot be built: layers is 'two'"),
-    "llama3 without its numbers": (
-        settings(rope_parameters={"rope_type": "llama3"}),
-        "does not give factor, low_freq_factor",
-    ),
-    "rope is no object": (settings(rope_parameters="fast"), "cannot be built"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "holds no weights; it needs"),
-    "pickled weights": (
-        lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        "only pytorch_model.bin, a pickle",
-    ),
+    "no numbers": (settings(rope_parameters={"rope_type": "llama3"}), "does not give factor, low"),
+    "no weights": (lambda f: (f / FILE).unlink(), "holds no weights; it needs"),
+    "pickle": (lambda f: (f / FILE).rename(f / "pytorch_model.bin"), "only pytorch_model.bin, a"),
     "cut short": (truncated, "model.safetensors is damaged"),
-    "no safetensors": (written("model.safetensors", b""), "model.safetensors is damaged"),
-    "a folder for weights": (
-        lambda f: [(f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()],
-        "model.safetensors is damaged",
-    ),
     "shard missing": (index(weight_map={NORM: "lost.safetensors"}), "lost.safetensors is missing"),
     "index without a map": (index(), "has no weight_map"),
-    "index that leads out": (
-        index(weight_map={NORM: "../x.safetensors"}),
-        "has no weight_map of file names",
-    ),
+    "index that leads out": (index(weight_map={NORM: "../x.safetensors"}), "no weight_map of file"),
     "a weight missing": (
         tensors(model__norm__weight=None),
-        "lacks weights that its config.json asks for: model.norm",
+        "lacks weights .* asks for: model.norm",
     ),
-    "weights of another size": (
-        settings(intermediate_size=44),
-        r"mlp.gate_proj.weight is \[40, 32\], not \[44, 32\], .* and 6 more",
-    ),
-    "fewer layers": (
-        settings(num_hidden_layers=2),
-        "no place in a model like it: model.layers.2.input_layernorm.weight",
-    ),
+    "another size": (settings(intermediate_size=44), r"weight is \[40, 32\], .* and 6 more"),
+    "fewer layers": (settings(num_hidden_layers=2), "no place in a model like it: model.layers.2"),
     "a weight too many": (
         tensors(model__layers__0__self_attn__q_norm__weight=torch.ones(8)),
         "no place in a model like it: model.layers.0.self_attn.q_norm.weight",
@@ -220,12 +180,8 @@ def test_a_broken_checkpoint_is_refused_in_one_sentence(break_it, words, good, t
     with pytest.raises(InputError, match=words) as error:
         load_pretrained(folder)
     assert "\n" not in str(error.value)
-
-
-def test_what_is_not_a_folder_is_refused(tmp_path, good):
-    for path in (tmp_path / "nowhere", good / "config.json"):
-        with pytest.raises(InputError, match="is not a folder: give one that holds"):
-            load_pretrained(path)
+    with pytest.raises(InputError, match="is not a folder: give one that holds"):
+        load_pretrained(good / "config.json")
 
 
 @pytest.mark.parametrize(
@@ -234,15 +190,10 @@ def test_what_is_not_a_folder_is_refused(tmp_path, good):
         ({}, "gpt2", "no family 'gpt2': llama, mistral, qwen2, mixtral can be written"),
         ({"qkv_bias": True}, "llama", "has q, k and v biases, unlike llama: save as qwen2"),
         ({}, "qwen2", "lacks q, k and v biases, unlike qwen2: save as llama or mistral"),
-        ({"window": 4}, "llama", "has a sliding window, unlike llama: save as mistral"),
         ({}, "mixtral", "has no experts, unlike mixtral: save as llama or mistral"),
         ({"experts": 4}, "llama", "has 4 experts, unlike llama: save as mixtral"),
         ({"experts": 4, "experts_per_token": 1}, None, "an only expert with 1, .* cannot be saved"),
-        (
-            {"experts": 4, "shared_experts": 1, "bias_rate": 1e-3},
-            None,
-            "has shared experts and biases in its router, and no family of llama, .* alone",
-        ),
+        ({"experts": 4, "shared_experts": 1}, None, "has shared experts.* and no family of llama"),
     ],
 )
 def test_a_family_that_cannot_hold_the_model_is_refused(change, family, words, tmp_path):
@@ -261,16 +212,3 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_whole(tmp_path):
     assert not list(tmp_path.glob(".new-*"))
     with pytest.raises(InputError, match="cannot be written"):
         save_pretrained(build(SMALL), tmp_path / "config.json")
-
-
-def test_qwen2_with_a_window_over_some_layers_is_refused(tmp_path):
-    save_pretrained(build(replace(SMALL, qkv_bias=True, window=4)), tmp_path, "qwen2")
-    settings(max_window_layers=1)(tmp_path)
-    with pytest.raises(InputError, match="slides over 2 of its 3 layers"):
-        load_pretrained(tmp_path)
-
-
-def test_names():
-    want = "model.layers.3.self_attn.q_proj.weight"
-    assert hub_name("blocks.3.attention.q.weight") == want
-    assert hub_name("norm.weight") == "model.norm.weight"
