@@ -36,7 +36,8 @@ old, new = make_corpus(800_000, seed=1), make_corpus(300_000, seed=1, domain="se
 few = make_corpus(
     20_000, seed=3, domain="sea"
 ).documents  # all of it that the base sees
-tests = {"old": make_corpus(25_000, seed=2), "new": make_corpus(25_000, 2, "sea")}
+tested = lab.size("tested")
+tests = {"old": make_corpus(tested, seed=2), "new": make_corpus(tested, 2, "sea")}
 tokenizer = train_tokenizer(old.documents[:1000] + new.documents[:1000], 512)
 
 

@@ -56,7 +56,7 @@ from minitrain.data.packing import pack as pack_rows
 from minitrain.data.tokenizer import train_tokenizer
 
 village, mixed_in = make_corpus(400_000, seed=1), make_corpus(120_000, 3, "forest")
-forest = make_corpus(200_000, 1, "forest"), make_corpus(20_000, 2, "forest")
+forest = make_corpus(200_000, 1, "forest"), make_corpus(lab.size("tested"), 2, "forest")
 tokenizer = train_tokenizer(village.documents[:1000] + forest[0].documents[:1000], 512)
 floor = forest[1].entropy_per_token(tokenizer)
 

@@ -137,7 +137,7 @@ from minitrain.data.packing import pack
 from minitrain.data.tokenizer import train_tokenizer
 
 T = lab.size("length")
-texts = make_corpus(lab.size("corpus"), seed=1), make_corpus(25_000, seed=2)
+texts = make_corpus(lab.size("corpus"), seed=1), make_corpus(lab.size("tested"), seed=2)
 tokenizer = train_tokenizer(texts[0].documents[:1500], 512)
 floor = texts[1].entropy_per_token(tokenizer)
 rows = [

@@ -1079,7 +1079,7 @@ def above(model, stories, nats):
 
 
 # %% tags=["experiment"]
-held_out = make_corpus(25_000, seed=4)
+held_out = make_corpus(lab.size("tested"), seed=4)
 models = {"as it was": train(raw)[0]}
 models["cleaned"], seconds = train(cleaned)
 memorised = []

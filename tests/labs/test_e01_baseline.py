@@ -31,7 +31,7 @@ SIZES = {
         "own_width": 20, "own_layers": 1, "own_tokens": 250_000,
     },
     "test": {
-        "steps": 60, "corpus_bytes": 1_000_000, "held_out_bytes": 8_000,
+        "steps": 60, "batch": 4, "corpus_bytes": 300_000, "held_out_bytes": 3_000,
         "grid": [[2, 64], [4, 64], [8, 64], [4, 16], [4, 128]], "own_tokens": 125_000,
     },
     "gpu": {"preset": "30M", "batch": 32, "length": 256},

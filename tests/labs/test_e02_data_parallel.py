@@ -31,7 +31,7 @@ SIZES = {
         "parameters_each": 1800,
         "tokens_each": 64,
     },
-    "test": {"repeats": 2, "ranks": [1, 8]},
+    "test": {"layers": 1, "length": 32, "repeats": 1, "ranks": [1, 8], "emulated_repeats": 1},
     "gpu": {},  # the emulated ranks compute on the CPU, whatever else the machine has
     "multi": {},
 }

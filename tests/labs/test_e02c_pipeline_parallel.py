@@ -41,6 +41,7 @@ SIZES = {
         "forward_ms": 36.0,
         "message_bytes": 2 * 4096 * 4096,
     },
+    "test": {"width": 32, "rows": 1, "length": 16, "microbatches": [1, 2, 4, 32]},
     "gpu": {"width": 512, "length": 512},
     "multi": {"width": 1024, "length": 1024},
 }

@@ -33,7 +33,7 @@ SIZES = {
         "steps": 80,
         "lr": 1e-2,
     },
-    "test": {"steps": 40, "corpus_bytes": 500_000, "ranks": [1, 2, 4]},
+    "test": {"steps": 24, "corpus_bytes": 250_000, "length": 32, "batch": 4, "ranks": [1, 2, 4]},
     "gpu": {"steps": 300, "corpus_bytes": 4_000_000},
     "multi": {"batch": 32},
 }

@@ -29,7 +29,7 @@ SIZES = {
         "balance_ranks": [2, 4, 8],
         "balance_length": 256,
     },
-    "test": {"lengths": [256, 512], "balance_length": 128},
+    "test": {"ranks": [2, 4, 16], "held_ranks": 4, "lengths": [128, 256], "balance_length": 64},
     "gpu": {"head_size": 64},
     "multi": {"head_size": 64},
 }

@@ -31,7 +31,7 @@ SIZES = {
         "parameters_each": 3600,
         "tokens_each": 64,
     },
-    "test": {"layers": 2, "deep": 10, "steps": 1, "repeats": 1},
+    "test": {"layers": 2, "batch": 1, "length": 16, "deep": 8, "steps": 1, "repeats": 1},
     "gpu": {"preset": "30M", "layers": 8, "batch": 8, "length": 512},
     "multi": {"preset": "100M", "layers": 12, "batch": 16, "length": 1024},
 }

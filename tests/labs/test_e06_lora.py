@@ -19,11 +19,11 @@ SIZES = {
     "cpu": {
         "length": 64, "width": 64, "batch": 16, "pretrain": 500, "steps": 100, "sweep_steps": 40,
         "ranks": [1, 2, 4, 8, 16, 32, 64], "seeds": 3, "served": [1, 2, 4, 8, 16, 32],
-        "served_width": 1024, "repeats": 7, "speech_steps": 6,
+        "served_width": 1024, "repeats": 7, "speech_steps": 6, "tested": 25_000,
     },
     "test": {
-        "pretrain": 250, "steps": 40, "sweep_steps": 16, "ranks": [1, 4, 64], "served": [1, 8, 32],
-        "repeats": 3, "speech_steps": 0,
+        "pretrain": 250, "steps": 40, "sweep_steps": 16, "ranks": [1, 4, 64],
+        "served": [1, 8, 32], "served_width": 512, "repeats": 3, "speech_steps": 0, "tested": 10_000,
     },
 }  # fmt: skip
 REVEALS = {

@@ -23,9 +23,9 @@ LAB = "e07_qlora"
 SIZES = {
     "cpu": {
         "width": 128, "layers": 4, "length": 64, "batch": 8, "pretrain": 200, "steps": 80,
-        "rank": 8, "budget": "2.6 MB",
+        "rank": 8, "budget": "2.6 MB", "tested": 20_000,
     },
-    "test": {"pretrain": 60, "steps": 20},
+    "test": {"pretrain": 60, "steps": 12, "tested": 8_000},
 }  # fmt: skip
 REVEALS = {
     "middle_share": Reveal("measured", "the three middle levels of INT4, blocks of 64"),

@@ -17,10 +17,13 @@ from .probes import e08_quantization as probes
 LAB = "e08_quantization"
 SIZES = {
     "cpu": {
-        "width": 64, "layers": 2, "batch": 16, "length": 64, "corpus": 1_000_000,
+        "width": 64, "layers": 2, "batch": 16, "length": 64, "corpus": 1_000_000, "tested": 25_000,
         "steps": 300, "tuning": 100, "twins": 400, "matrix": 4096, "repeats": 9,
     },
-    "test": {"corpus": 400_000, "steps": 130, "tuning": 60, "twins": 60, "matrix": 1024, "repeats": 3},
+    "test": {
+        "corpus": 400_000, "tested": 8_000, "steps": 130, "tuning": 60, "twins": 40, "matrix": 1024,
+        "repeats": 3,
+    },
 }  # fmt: skip
 REVEALS = {
     "two_bits": Reveal("measured", "nats above the floor, 2 bits, a scale a row"),

@@ -24,7 +24,7 @@ SIZES = {
     },
     "test": {
         "corpus": 400_000, "layers": 3, "steps": 70, "largest": 128, "lessons": 48, "head_steps": 50,
-        "stories": 3, "new": 40, "repeats": 1, "timed": 3,
+        "stories": 2, "new": 32, "repeats": 1, "timed": 3,
     },
 }  # fmt: skip
 REVEALS = {

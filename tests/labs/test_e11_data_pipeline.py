@@ -22,8 +22,14 @@ from .probes import e11_data_pipeline as probes
 
 LAB = "e11_data_pipeline"
 SIZES = {
-    "cpu": {"pages": 400, "planted": 300, "corpus": 250_000, "width": 64, "steps": 160, "batch": 16},
-    "test": {"pages": 120, "planted": 100, "corpus": 60_000, "width": 64, "steps": 110, "batch": 8},
+    "cpu": {
+        "pages": 400, "planted": 300, "corpus": 250_000, "tested": 25_000, "width": 64, "steps": 160,
+        "batch": 16,
+    },
+    "test": {
+        "pages": 120, "planted": 100, "corpus": 60_000, "tested": 8_000, "width": 64, "steps": 80,
+        "batch": 8,
+    },
 }  # fmt: skip
 REVEALS = {
     "short": Reveal("counted", "percent of the course's single stories under 50 words"),

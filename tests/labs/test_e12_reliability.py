@@ -28,7 +28,7 @@ SIZES = {
         "failures": 1_000_000, "replays": 20,
     },
     "test": {
-        "parameters": 500_000, "saves": 2, "spike_steps": 180, "corpus": 100_000,
+        "parameters": 500_000, "saves": 2, "spike_steps": 140, "corpus": 100_000,
         "failures": 300_000, "replays": 5,
     },
 }  # fmt: skip

@@ -33,10 +33,14 @@ TIMED = {  # they earn points with seconds that they measured
     "solutions/e09_inference",
 }
 AT_TEST_SIZE = """
-from functools import partial
-import minitrain.lab
-from minitrain.lab.notebook.lab import Lab
-minitrain.lab.Lab = partial(Lab, tier="test")
+def at_test_size():
+    from functools import partial
+    import minitrain.lab
+    from minitrain.lab.notebook import lab
+    from minitrain.lab.sandbox.sandbox import Sandbox
+    lab.warm = lambda checks: Sandbox(checks.hidden)  # started by what is first graded, if any is
+    minitrain.lab.Lab = partial(lab.Lab, tier="test")
+at_test_size()
 """
 
 
