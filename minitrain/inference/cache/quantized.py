@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.inference.forward import near
 from minitrain.inference.parameters import as_whole
 from minitrain.model.config import ModelConfig
@@ -69,10 +69,9 @@ class QuantizedCache:
     ) -> None:
         if as_whole(bits) not in (8, 4):
             raise InputError(f"{bits} bits: keys and values are held in 8 or 4")
-        if (as_whole(group) or 0) < 1 or as_whole(residual) is None or residual < 0:
-            raise InputError(
-                f"group {group}, residual {residual}: give whole numbers, 1 or more, and 0 or more"
-            )
+        check_whole("group", group)
+        if as_whole(residual) is None or residual < 0:
+            raise InputError(f"residual is {residual}: give a whole number, 0 or more")
         self.bits, self.group, self.residual = bits, group, residual
         self.window, self.device = config.window, device
         self.keys: list[list[Rounded]] = [[] for _ in range(config.layers)]
