@@ -72,8 +72,9 @@ class ModelConfig:
     dense_layers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        for name in "vocab_size hidden_size layers heads kv_heads ffn_size max_length".split():
+        for name in ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "ffn_size"):
             check_whole(name, getattr(self, name))
+        check_whole("max_length", self.max_length)
         if self.window is not None:
             check_whole("window", self.window)
         if self.head_size is None:

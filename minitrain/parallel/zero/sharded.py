@@ -89,10 +89,7 @@ class Sharded(nn.Module):
         inside = f"{prefix}.module" if prefix else "module"
         for name, parameter in self.module.named_parameters(inside, recurse, remove_duplicate):
             if parameter not in self.trains:
-                raise InputError(
-                    f"{name} was added after wrapping, and no other rank would see its "
-                    "gradient: add it before"
-                )
+                raise InputError(f"{name} was added after wrapping: add it first, then wrap")
             yield name, self.piece_of.get(parameter, parameter)
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
