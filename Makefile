@@ -46,9 +46,9 @@ test-bare: $(READY)  ## grading as on a machine that has neither bubblewrap nor 
 	@ln -s $$(ls -d /usr/bin/* /usr/local/bin/* | grep -Ev '/(bwrap|chromium|google-chrome)[^/]*$$' | awk -F/ '!seen[$$NF]++') $(HIDDEN)/
 	@OMP_NUM_THREADS=1 PATH=$(CURDIR)/$(HIDDEN) $(PY) -m pytest tests/grading tests/ui tests/minitrain/lab --ignore tests/grading/test_mutations.py -m "not full and not alone" $(WORKERS) --sample $(SAMPLE)
 
-test-touched: $(READY)  ## the whole banks and mutations of the labs that changed in the last day
+test-touched: $(READY)  ## the whole banks of the labs that changed in the last day
 	@labs=$$($(PY) tests/touched.py | sed 's/ /- or /g'); [ -z "$$labs" ] || \
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py tests/grading/test_mutations.py -m "full or not full" --mutants 6 -k "$$labs-" $(WORKERS) --durations=5
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests/grading/test_banks.py -m "full or not full" -k "$$labs-" $(WORKERS) --durations=5
 
 test-full: $(READY)  ## every notebook at its true size, all submissions of the banks, all mutants, 200 kills, 200 streams
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m "full and not alone" $(WORKERS) --durations=15

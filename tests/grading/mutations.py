@@ -101,12 +101,16 @@ def rights(lab: str) -> dict[str, Specimen]:
 
 
 def mutants(lab: str, exercise: str, draw: int = 0) -> Iterator[Mutant]:
-    """All of an exercise, and of a right one in another style, in an order that `draw` decides."""
+    """All of an exercise, then of a right one in another style, in an order that `draw` decides."""
     found = list(mutants_of(lab, exercise, marked(lab), ""))
     other = next((one.name for one in rights(lab).values() if one.exercise == exercise), "")
     if other:
         found += mutants_of(lab, exercise, base(lab, other), other)
-    return iter(sorted(found, key=lambda m: zlib.crc32(f"{draw} {m.change} {m.line}".encode())))
+
+    def place(mutant: Mutant) -> tuple[bool, int]:
+        return bool(mutant.of), zlib.crc32(f"{draw} {mutant.change} {mutant.line}".encode())
+
+    return iter(sorted(found, key=place))
 
 
 def mutants_of(lab: str, exercise: str, whole: Submission, of: str) -> Iterator[Mutant]:

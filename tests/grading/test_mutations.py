@@ -1,9 +1,11 @@
 """Mutants of right solutions lose points, so that the checks see what they are for.
 
-`make test` grades one of each exercise, `make test-touched` six, `make test-full` all. The survivors
-of one lab: `pytest tests/grading/test_mutations.py --mutants 999 -k e09- -qn2`; `--draws 7` takes
-others and grades them with other inputs. A mutant that computes the same and does the same work
-stands in `equivalent.py`, with the reason.
+`make test` grades one of each exercise, `make test-full` all. The survivors of one lab:
+
+    pytest tests/grading/test_mutations.py --mutants 999 -k e09- -qn2
+
+`--draws 7` takes others and grades them with other inputs. A mutant that computes the same and does
+the same work stands in `equivalent.py`, with the reason.
 """
 
 from __future__ import annotations
