@@ -10,7 +10,7 @@ from torch import nn
 
 from minitrain.errors import InputError
 from minitrain.quantization.formats.names import named
-from minitrain.quantization.layers.int8 import Int8Linear, quantize_tokens
+from minitrain.quantization.layers.int8 import Int8Linear, int_matmul, quantize_tokens
 from minitrain.quantization.layers.linear import QuantLinear
 from minitrain.quantization.layers.packed_kernels import (
     BLOCK,
@@ -114,6 +114,11 @@ def operands(outlier=1.0):
 
 def relative_error(layer, x, weight):
     return ((layer(x) - x @ weight.t()).norm() / (x @ weight.t()).norm()).item()
+
+
+def test_integers_are_added_exactly():
+    a, b = (torch.randint(-127, 128, (40, 4096)).to(torch.int8) for _ in range(2))
+    assert torch.equal(int_matmul(a, b).long(), a.long() @ b.long().t())
 
 
 def test_llm_int8_beside_bitsandbytes():

@@ -92,6 +92,13 @@ def test_lengths_around_a_tile_against_the_fused_kernel(length):
     assert_same(with_gradients(tiled_attention, q, k, v, None, d_out), want)
 
 
+def test_a_row_that_reads_nothing_is_0_and_says_so(small_tiles):
+    q, k, v = random_heads(1, 2, 2, 9, 4, 4)
+    out, lse = tiled_forward(q, k, v, Mask(None, None).between(9, 4))  # 5 queries before every key
+    assert out[:, :, :5].eq(0).all() and lse[:, :, :5].eq(-torch.inf).all()
+    assert lse[:, :, 5:].isfinite().all()
+
+
 def test_large_scores_do_not_overflow(small_tiles):
     q, k, v = random_heads(1, 2, 2, 13, 13, 4)
     with torch.no_grad():
