@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
-from minitrain.measure.traffic import Op, Trace, WallClock, intersection, length, ring_bytes, union
+from minitrain.measure.traffic import Op, Trace, WallClock, intersection, length, union
 
 INSTANTS = 40  # integer instants, so that each can be counted
 
@@ -64,26 +64,6 @@ def test_a_work_that_no_one_waited_for_is_told(read):
     words = r"never waited for \(rank 1, all_reduce of 8 bytes\): call `work.wait\(\)`"
     with pytest.raises(InputError, match=words):
         read(trace)
-
-
-def test_a_wait_at_time_zero_counts():
-    assert Trace(ops=[Op("barrier", 0, 0, 2, None, 0.0, 0.0, None, 2.0)]).exposed_seconds() == 2.0
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_ring_bytes_are_those_of_a_ring_of_chunks(ranks):
-    chunk = 24
-    whole = chunk * ranks
-    assert ring_bytes("reduce_scatter", whole, ranks) == (ranks - 1) * chunk
-    assert ring_bytes("all_gather", whole, ranks) == (ranks - 1) * chunk
-    assert ring_bytes("all_reduce", whole, ranks) == 2 * (ranks - 1) * chunk
-    assert ring_bytes("broadcast", whole, ranks) == (whole if ranks > 1 else 0)
-
-
-def test_bytes_and_counts_by_kind():
-    trace = Trace(ops=[Op("send", 8, 8, 2, 1), Op("recv", 8, 0, 2, 1), Op("send", 4, 4, 2, 1)])
-    assert (trace.bytes_sent(), trace.bytes_sent("send"), trace.bytes_sent("recv")) == (12, 12, 0)
-    assert (trace.count(), trace.count("send"), trace.count("barrier")) == (3, 2, 0)
 
 
 @given(st.lists(operations(), max_size=4))
