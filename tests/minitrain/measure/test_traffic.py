@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
@@ -25,6 +25,7 @@ def covered(spans):
     return {t for t in range(INSTANTS) if any(a <= t < b for a, b in spans)}
 
 
+@settings(deadline=None)
 @given(intervals())
 def test_a_union_covers_the_same_instants_once(spans):
     merged = union(spans)
@@ -33,6 +34,7 @@ def test_a_union_covers_the_same_instants_once(spans):
     assert all(end < start for (_, end), (start, _) in pairwise(merged))
 
 
+@settings(deadline=None)
 @given(intervals(), intervals())
 def test_an_intersection_covers_what_both_cover(a, b):
     common = intersection(union(a), union(b))
@@ -48,6 +50,7 @@ def operations(draw):
     return Op("all_reduce", 8, 8, 2, None, issued, waited, finished, done)
 
 
+@settings(deadline=None)
 @given(st.lists(operations(), max_size=8))
 def test_exposed_and_hidden_split_the_time_of_communication(ops):
     trace = Trace(ops=ops)
@@ -66,6 +69,7 @@ def test_a_work_that_no_one_waited_for_is_told(read):
         read(trace)
 
 
+@settings(deadline=None)
 @given(st.lists(operations(), max_size=4))
 def test_a_trace_travels_as_json(ops):
     trace = Trace(3, True, ops, [("forward", 0.5), (("B", 3, 1), 0.7)])

@@ -155,6 +155,7 @@ def test_owning_pays_where_the_chips_are_busy():
     assert break_even(H100, 0.01) == math.inf, "power alone costs more than the rent"
 
 
+@settings(deadline=None)
 @given(st.floats(1.2, 20), st.floats(5_000, 80_000))
 def test_at_the_break_even_both_cost_the_same(rent, purchase):
     owning = Owning(purchase, watts=700)
