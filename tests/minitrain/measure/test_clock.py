@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from minitrain.errors import InputError
 from minitrain.measure.clock import (
     Comparison,
     Timing,
@@ -106,3 +107,9 @@ def test_a_part_within_another_gives_the_time_back_also_after_an_error():
     for name, start, end in parts.take():
         seconds[name] = seconds.get(name, 0) + end - start
     assert seconds == {"between": 2, "evaluation": 3}
+
+
+def test_bad_input_says_what_to_do():
+    for functions, repeats in (({}, 3), ({"a": int}, 0)):
+        with pytest.raises(InputError, match="try repeats=11"):
+            compare(functions, repeats)

@@ -99,3 +99,9 @@ def test_active_parameters_leave_out_the_experts_that_a_token_does_not_choose():
     idle *= sum(p.numel() for p in moe.experts.parameters())
     assert parameter_count(config) - active_parameter_count(config) == idle
     assert active_parameter_count(preset("mixtral-8x7b")) == 12_879_925_248  # "13B" in its paper
+
+
+def test_the_first_of_several_results_counts():
+    x = torch.randn(3, 8)
+    (row,) = operations_of(lambda: x.topk(2))
+    assert row == {"operation": "topk", "calls": 1, "bytes": 4 * 3 * 2, "FLOPs": 0}

@@ -190,3 +190,9 @@ def test_mistakes_get_a_sentence(mistake, words):
     with pytest.raises(InputError) as caught:
         mistake()
     assert words in str(caught.value)
+
+
+def test_payload_scale_lets_a_small_tensor_stand_for_a_large_one():
+    fabric = find_fabric("h100-nvlink")
+    large = replace(fabric, payload_scale=1000).seconds("all_reduce", 1e6, range(8))
+    assert large == fabric.seconds("all_reduce", 1e9, range(8))

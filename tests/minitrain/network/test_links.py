@@ -10,6 +10,7 @@ from minitrain.errors import InputError
 from minitrain.network.links import (
     KINDS,
     Link,
+    LinkModel,
     Sweep,
     fit,
     from_bus_bandwidth,
@@ -80,3 +81,11 @@ def test_mistakes_get_a_sentence(mistake, words):
     with pytest.raises(InputError) as caught:
         mistake()
     assert words in str(caught.value)
+
+
+def test_kinds_may_have_their_own_link():
+    model = LinkModel(Link(1e-6, 1e-9), {"all_reduce": Link(2e-6, 0.0)})
+    assert model.seconds("all_reduce", 1e6, 2) == 4e-6
+    assert (
+        model.seconds("recv", 1e6, 2) == model.seconds("send", 1e6, 2) == pytest.approx(1e-6 + 1e-3)
+    )

@@ -319,3 +319,16 @@ def test_zigzag_is_the_order_of_split_py_and_its_inverse():
     assert torch.equal(places.flatten()[inverse], sequence[0])
     with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
         zigzag(25, 3)
+
+
+def test_merging_equals_attention_to_all_keys_also_where_nothing_is_read():
+    q, k, v, _ = heads_of()
+    mask, rows = Mask(-5), slice(0, LENGTH)  # the first 5 queries read nothing at all
+    whole, lse = tiled_forward(q, k, v, mask)
+    out, found = torch.zeros_like(q), torch.full(q.shape[:3], -torch.inf, dtype=q.dtype)
+    for columns in (slice(16, 24), slice(0, 9), slice(9, 16)):  # in any order
+        part = mask.part(rows, columns)
+        out, found = merge(out, found, *tiled_forward(q, k[:, :, columns], v[:, :, columns], part))
+    torch.testing.assert_close(out, whole, **EXACT)
+    torch.testing.assert_close(found, lse, **EXACT)
+    assert out[:, :, :5].eq(0).all() and found[:, :, :5].eq(-torch.inf).all()

@@ -169,6 +169,18 @@ def test_every_ranks_part_is_read_on_another_mesh(
     assert {name for name in want if not torch.equal(got[name], want[name])} == set()
 
 
+def test_the_same_parameters_decay_as_in_one_process():
+    """The part alone does not tell: a tied head has no embedding beside it, and is a plain matrix."""
+    whole = build(TIED)
+    names = {p: name for name, p in whole.named_parameters()}
+    want = {names[p]: g["weight_decay"] for g in parameter_groups(whole, 0.1) for p in g["params"]}
+    wrong = set()
+    for here in launch(decays, {"pp": 2}, TIED, along(), ranks=2):
+        assert {name: decay for name, (decay, _) in here.items()} == {n: want[n] for n in here}
+        wrong |= {name for name, (_, alone) in here.items() if alone != want[name]}
+    assert wrong == {"embed.weight"}
+
+
 def every_copy_is_sent(group, cases) -> list[set[str]]:
     state.is_first_copy = lambda tensor, axes: True  # this rank is a process of its own
     return differences(group, cases)

@@ -142,3 +142,8 @@ def test_the_newest_level_wins_and_damage_is_passed_over(tmp_path, url):
     save_checkpoint(run, trained(load_checkpoint(run, toy_state(seed=3)), 2))
     assert step_of(newest_of_levels(run)) == 2, "the step is saved anew; the damaged one lies aside"
     assert newest_of_levels(tmp_path / "empty") is None
+
+
+def test_a_group_has_a_neighbour():
+    with pytest.raises(InputError, match="is the rank itself"):
+        NeighbourMemory(type("Two", (), {"size": 2, "rank": 0})(), None, apart=2)

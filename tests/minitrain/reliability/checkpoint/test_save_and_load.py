@@ -293,3 +293,10 @@ def test_numpys_and_pythons_generators_go_on_too(tmp_path):
     expected = np.random.randn(3).tolist(), random.gauss(0, 1), random.random()
     load_checkpoint(tmp_path, state)
     assert (np.random.randn(3).tolist(), random.gauss(0, 1), random.random()) == expected
+
+
+def test_nothing_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        load_checkpoint(tmp_path / "nowhere", toy_state())
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        load_checkpoint(tmp_path, toy_state())
