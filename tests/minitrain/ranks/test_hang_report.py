@@ -283,8 +283,7 @@ def test_a_rank_killed_from_outside_is_named(tmp_path, settled):
     assert "closed by peer" not in str(error)
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
-def test_a_waiting_rank_obeys_sigterm(tmp_path, run_script, start_method):
+def test_a_waiting_rank_obeys_sigterm(run_script):
     """Also where it was forked from a process with a handler of its own, which a wait would hold."""
     output = run_script(
         """
@@ -297,12 +296,16 @@ def test_a_waiting_rank_obeys_sigterm(tmp_path, run_script, start_method):
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
                 group.all_reduce(torch.ones(4))
             time.sleep(60)
-        launch(ranks, ranks=2, start_method=sys.argv[2])
-        """,
-        start_method,
+        for start_method in ("forkserver", "fork"):
+            try:
+                launch(ranks, ranks=2, start_method=start_method)
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+        """
     ).finish()
-    assert "RankDied: rank 0: killed by signal 15, SIGTERM" in output
-    assert "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9" in output
+    seen = "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9"
+    assert output.count("RankDied rank 0: killed by signal 15, SIGTERM") == 2
+    assert output.count(seen) == 2
 
 
 def test_a_signal_to_a_child_of_the_rank_is_not_the_ranks():
