@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from functools import partial
 
 import pytest
@@ -16,14 +15,9 @@ from minitrain.measure.clock import (
     compare,
     copy_bandwidth,
     matmul_peak,
-    median_seconds,
     threads,
 )
 from minitrain.measure.parts import Parts, Span
-
-
-def test_a_sleep_takes_as_long_as_it_sleeps():
-    assert 0.002 <= median_seconds(lambda: time.sleep(0.002), repeats=5, warmup=0) < 2
 
 
 def test_contenders_take_turns_after_the_warm_up():
@@ -64,12 +58,6 @@ def test_the_machines_roofs_are_measured_once_and_plausible():
     peak, bandwidth = matmul_peak(), copy_bandwidth(megabytes=16)
     assert 1e9 < peak < 1e16 and 1e8 < bandwidth < 1e14
     assert matmul_peak() == peak and copy_bandwidth(megabytes=16) == bandwidth
-
-
-def test_bad_input_says_what_to_do():
-    for functions, repeats in (({}, 3), ({"a": int}, 0)):
-        with pytest.raises(InputError, match="try repeats=11"):
-            compare(functions, repeats)
 
 
 # --- the parts of a step ---
@@ -119,3 +107,9 @@ def test_a_part_within_another_gives_the_time_back_also_after_an_error():
     for name, start, end in parts.take():
         seconds[name] = seconds.get(name, 0) + end - start
     assert seconds == {"between": 2, "evaluation": 3}
+
+
+def test_bad_input_says_what_to_do():
+    for functions, repeats in (({}, 3), ({"a": int}, 0)):
+        with pytest.raises(InputError, match="try repeats=11"):
+            compare(functions, repeats)

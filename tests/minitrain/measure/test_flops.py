@@ -8,14 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minitrain.errors import InputError
 from minitrain.measure.clock import threads
 from minitrain.measure.flops import (
     counted_flops,
     flops_per_token,
     forward_flops_per_token,
-    hardware_flops,
-    mfu,
     model_flops,
 )
 from minitrain.measure.parameters import matmul_parameters, parameter_count
@@ -101,22 +98,6 @@ def test_a_window_bounds_the_attention_that_is_counted():
     window = replace(free, window=8)
     assert flops_per_token(window, 4) == flops_per_token(free, 4)
     assert flops_per_token(window, 64) == flops_per_token(free, 8)
-
-
-def test_recomputation_raises_hardware_flops_only():
-    config, batch, length = preset("llama2-7b"), 1, 4096
-    model = model_flops(config, batch, length)
-    none, selective, full = (
-        hardware_flops(config, batch, length, how) for how in ("none", "selective", "full")
-    )
-    assert model == none < selective < full < 4 * model / 3
-    assert mfu(0.4 * 1e12 * length / model, config, length, 1e12) == pytest.approx(0.4)
-    assert full > 1.3 * model, "one more forward of every block: nearly 4/3"
-
-
-def test_unknown_recomputation_is_refused():
-    with pytest.raises(InputError, match="none, selective or full"):
-        hardware_flops(preset("1M"), 1, 8, "some")
 
 
 def test_matmuls_of_integers_are_counted():

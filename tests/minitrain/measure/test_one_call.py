@@ -28,11 +28,6 @@ def test_what_is_there_anyhow_does_not_count_and_views_count_once():
     assert nbytes == 4 * 2 * 3 * 5  # x, and x·w
 
 
-def test_nothing_is_kept_without_a_gradient():
-    _, nbytes = kept_for_backward(torch.exp, torch.ones(9))
-    assert nbytes == 0
-
-
 def test_the_peak_is_of_what_lives_at_the_same_time():
     def two_at_a_time():
         a = torch.ones(1000)  # 4,000 bytes
@@ -46,17 +41,6 @@ def test_the_peak_is_of_what_lives_at_the_same_time():
     assert 16000 <= peak_allocated_bytes(lambda: [torch.ones(1000) for _ in range(4)]) < 17000
 
 
-def test_what_was_there_before_does_not_count():
-    before = torch.ones(100_000)
-    assert peak_allocated_bytes(lambda: before.sum()) < 1000
-
-
-def test_buffers_inside_an_operation_count():
-    x = torch.randn(300, 300)
-    inside = peak_allocated_bytes(lambda: torch.linalg.inv(x))
-    assert inside > x.nbytes, "the result and a workspace"
-
-
 def test_each_kind_is_counted_and_the_dear_ones_come_first():
     x, weight = torch.randn(6, 4), torch.randn(4, 5)
     rows = operations_of(lambda: ((x @ weight).T.sigmoid(), x @ weight, x.view(24) * 2))
@@ -65,12 +49,6 @@ def test_each_kind_is_counted_and_the_dear_ones_come_first():
         "sigmoid": (4 * 30, 0),
         "mul": (4 * 24, 0),
     }
-
-
-def test_the_first_of_several_results_counts():
-    x = torch.randn(3, 8)
-    (row,) = operations_of(lambda: x.topk(2))
-    assert row == {"operation": "topk", "calls": 1, "bytes": 4 * 3 * 2, "FLOPs": 0}
 
 
 # --- messages of errors ---
@@ -104,11 +82,6 @@ def test_closed_form_equals_what_was_published(name, count):
     assert parameter_count(preset(name)) == count
 
 
-@pytest.mark.parametrize("name", ["0.5M", "1M", "3M", "10M", "30M", "50M", "100M"])
-def test_a_preset_named_after_its_size_has_it_within_two_percent(name):
-    assert parameter_count(preset(name)) == pytest.approx(float(name[:-1]) * 1e6, rel=0.02)
-
-
 @pytest.mark.parametrize("name", ["1M-moe", "1M-moe-shared"])
 def test_active_parameters_are_those_of_the_dense_model_and_the_router(name):
     config, dense = preset(name), preset("1M")
@@ -126,3 +99,9 @@ def test_active_parameters_leave_out_the_experts_that_a_token_does_not_choose():
     idle *= sum(p.numel() for p in moe.experts.parameters())
     assert parameter_count(config) - active_parameter_count(config) == idle
     assert active_parameter_count(preset("mixtral-8x7b")) == 12_879_925_248  # "13B" in its paper
+
+
+def test_the_first_of_several_results_counts():
+    x = torch.randn(3, 8)
+    (row,) = operations_of(lambda: x.topk(2))
+    assert row == {"operation": "topk", "calls": 1, "bytes": 4 * 3 * 2, "FLOPs": 0}

@@ -92,24 +92,6 @@ def test_without_replayed_random_numbers_gradients_differ(monkeypatch):
         assert not same(gradients(Net(WAYS[way])), gradients(Net())), way
 
 
-@pytest.mark.parametrize("way", ["naive", *REAL])
-def test_each_layer_runs_twice(way):
-    net = Net(WAYS[way])
-    gradients(net)
-    for layer in net.layers:
-        assert layer.calls == 2
-
-
-def test_nothing_happens_without_gradients():
-    net = Net(checkpoint)
-    with torch.no_grad():
-        net(batch())
-    assert [layer.calls for layer in net.layers] == [1, 1, 1]
-    frozen = net.requires_grad_(False)
-    frozen(batch())
-    assert [layer.calls for layer in net.layers] == [2, 2, 2]
-
-
 # ---- inputs and outputs of any kind ----
 
 
@@ -228,17 +210,6 @@ def test_an_input_changed_in_place_is_found_out():
 
 
 # ---- bytes and FLOPs ----
-
-
-def test_only_inputs_stay_and_the_repeated_layer_goes_when_it_is_done():
-    net, x = Net(checkpoint), batch(64)
-    with MemoryLedger(net) as ledger:
-        out = net(x)
-        assert ledger.now["activations"] == 3 * x.nbytes
-        out.sum().backward()
-        assert ledger.now["activations"] == 0
-        after = ledger.now["temporaries"]
-    assert after <= 3 * x.nbytes
 
 
 @pytest.mark.parametrize("way", REAL)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from torch import nn
@@ -107,27 +109,11 @@ def every_variant(group):
     return out
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_every_version_equals_one_process_on_the_joined_batch(ranks):
     for results in launch(every_variant, ranks=ranks, timeout=60):
         for got in results:
             assert_same(got, one_process())
-
-
-def torch_ddp(group):
-    from torch.nn.parallel import DistributedDataParallel
-
-    model = Net()
-    ddp = DistributedDataParallel(
-        model, process_group=group.process_group, find_unused_parameters=True
-    )
-    backward(ddp, group)
-    return gradients(model), overlapped(group, 500)
-
-
-def test_against_torch_ddp():
-    for theirs, ours in launch(torch_ddp, ranks=2, timeout=60):
-        assert_same(ours, theirs)
 
 
 def accumulated(group):
@@ -152,7 +138,11 @@ def test_no_sync_accumulates_and_sends_once():
     assert not torch.allclose(first, second), "inside no_sync each rank has its own gradients"
 
 
-def many_steps(group, set_to_none):
+def many_steps(group):
+    return [three_steps(group, set_to_none) for set_to_none in (True, False)]
+
+
+def three_steps(group, set_to_none):
     model = Net()
     ddp = DDP(model, group, bucket_bytes=500)
     optimizer = torch.optim.SGD(trainable(model), lr=0.1)
@@ -163,8 +153,7 @@ def many_steps(group, set_to_none):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_steps_follow_one_process(set_to_none):
+def test_steps_follow_one_process():
     model = Net()
     optimizer = torch.optim.SGD(trainable(model), lr=0.1)
     for seed in range(3):
@@ -172,7 +161,7 @@ def test_steps_follow_one_process(set_to_none):
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()
-    for weights in launch(many_steps, set_to_none, ranks=2, timeout=60):
+    for weights in chain(*launch(many_steps, ranks=2, timeout=60)):
         for name, p in model.named_parameters():
             torch.testing.assert_close(weights[name], p.detach(), rtol=1e-10, atol=1e-12)
 
@@ -250,18 +239,6 @@ def test_buckets_leave_while_backward_computes():
     assert [r[:2] for r in launch(overlap_of, False, ranks=ranks, timeout=30)] == [(0, 4)] * 2
 
 
-def no_copies(group):
-    model = nn.Linear(8, 8)
-    ddp = DDP(model, group)
-    ddp(torch.randn(4, 8)).sum().backward()
-    buffers = {bucket.buffer.untyped_storage().data_ptr() for bucket in ddp.buckets}
-    return all(p.grad.untyped_storage().data_ptr() in buffers for p in model.parameters())
-
-
-def test_gradients_are_views_of_the_buckets():
-    assert all(launch(no_copies, ranks=2, timeout=30))
-
-
 def buffers_follow_rank_0(group):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with torch.no_grad():
@@ -331,11 +308,15 @@ def does_not_wait(group):
     return gradients(model)
 
 
-@pytest.mark.parametrize("wrong", [averages_the_weights, never_divides, does_not_wait])
-def test_wrong_versions_are_told_apart(wrong):
-    with pytest.raises(AssertionError):
-        for got in launch(wrong, ranks=2, timeout=30):
-            assert_same(got, one_process())
+def wrong_versions(group):
+    return [wrong(group) for wrong in (averages_the_weights, never_divides, does_not_wait)]
+
+
+def test_wrong_versions_are_told_apart():
+    for wrong in zip(*launch(wrong_versions, ranks=2, timeout=30)):
+        with pytest.raises(AssertionError):
+            for got in wrong:
+                assert_same(got, one_process())
 
 
 def _change_after_wrapping(group, change):

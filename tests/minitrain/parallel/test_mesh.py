@@ -8,21 +8,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from minitrain.errors import InputError
 from minitrain.measure.traffic import Op, Trace
-from minitrain.parallel.hybrid.model import MeshModel
 from minitrain.parallel.mesh import Mesh, bytes_between, node_traffic, place, receivers
 from minitrain.ranks.launch import launch
-
-from .hybrid.mesh_toys import DENSE, batches, build
-
-
-def test_the_example_of_the_docstring():
-    mesh = Mesh(dp=2, tp=4)
-    assert repr(mesh) == "Mesh(dp=2, tp=4)" and mesh.size == 8 and mesh["tp"] == 4
-    assert mesh.coordinates(5) == {"dp": 1, "tp": 1}
-    assert mesh.ranks("tp", 5) == [4, 5, 6, 7]
-    assert mesh.ranks("dp", 5) == [1, 5]
-    assert mesh.ranks(("dp", "tp"), 5) == list(range(8))
-
 
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
@@ -38,15 +25,6 @@ def test_coordinates_are_those_of_a_row_major_grid(shape):
         for i, axis in enumerate(mesh.axes):
             line = grid.movedim(i, -1)[tuple(v for a, v in here.items() if a != axis)]
             assert mesh.ranks(axis, rank) == line.tolist()
-
-
-@settings(max_examples=30, deadline=None)
-@given(sizes)
-def test_lines_along_an_axis_cover_all_ranks_once(shape):
-    mesh = Mesh(**{f"axis{i}": size for i, size in enumerate(shape)})
-    for axis in mesh.axes:
-        lines = {tuple(mesh.ranks(axis, rank)) for rank in range(mesh.size)}
-        assert sorted(rank for line in lines for rank in line) == list(range(mesh.size))
 
 
 def both_meshes(group):
@@ -65,13 +43,6 @@ def test_against_init_device_mesh():
     lines = list(launch(both_meshes, ranks=4, timeout=60))
     assert [line["tp"] for line in lines] == [1, 1, 5, 5]
     assert [line["dp"] for line in lines] == [2, 4, 2, 4]
-
-
-def test_a_mesh_is_frozen_and_compares_by_value():
-    assert Mesh(dp=2, tp=4) == Mesh(dp=2, tp=4) != Mesh(tp=4, dp=2)
-    assert len({Mesh(dp=2), Mesh(dp=2)}) == 1
-    with pytest.raises(AttributeError):
-        Mesh(dp=2).shape = (3,)
 
 
 @pytest.mark.parametrize(
@@ -128,21 +99,6 @@ def test_a_member_is_known_by_its_number_in_the_launch():
     assert receivers(op, 4) == {6: 10}
     assert node_traffic([Trace(4, ops=[op])], 2).between == 10
     assert node_traffic([Trace(4, ops=[op])], 4).inside == 10
-
-
-def one_step(group, mesh):
-    model = MeshModel(build(DENSE, dtype=torch.float64), mesh, group)
-    group.trace.ops.clear()
-    model.backward([model.share(batches(2, 64)[0])])
-
-
-def test_the_chatty_axis_inside_the_node_cuts_what_leaves_it_by_more_than_half():
-    sizes = {"pp": 1, "dp": 2, "ep": 1, "cp": 1, "tp": 4}
-    aware, naive = Mesh(**sizes), Mesh(**dict(reversed(sizes.items())))
-    traffic = [node_traffic(launch(one_step, mesh, ranks=8).traces, 4) for mesh in (aware, naive)]
-    totals = [part.inside + part.between for part in traffic]
-    assert totals[0] == totals[1], "the same step sends the same bytes"
-    assert traffic[0].between < 0.5 * traffic[1].between
 
 
 def test_the_order_is_found_by_counting():

@@ -5,13 +5,9 @@ import csv
 import pytest
 
 from minitrain.errors import InputError
-from minitrain.measure.flops import flops_per_token
-from minitrain.measure.parameters import parameter_count
 from minitrain.paths import data_dir
 from minitrain.planning.columns import run_from_row
 from minitrain.planning.hardware import chips, find_chip, number, read_table
-from minitrain.planning.step.memory import rank_memory
-from minitrain.planning.step.step import model_flops
 
 ROW = {"chip": "H100-SXM-80GB", "layers": "32", "hidden": "4096"}
 
@@ -23,16 +19,8 @@ def row(**cells: object) -> dict[str, str]:
 def test_three_cells_are_enough():
     run = run_from_row(ROW)
     assert (run.model.heads, run.model.ffn, run.model.gated, run.seq) == (32, 11008, True, 2048)
-    assert (run.gpus, run.plan.precision, run.plan.schedule, run.global_batch) == (
-        1,
-        "bf16",
-        "1f1b",
-        1,
-    )
-
-
-def test_empty_is_the_default():
-    assert run_from_row(ROW | {"tp": "", "dp": " ", "gated": "", "name": ""}) == run_from_row(ROW)
+    assert (run.gpus, run.plan.precision, run.plan.schedule) == (1, "bf16", "1f1b")
+    assert run_from_row(ROW | {"tp": "", "dp": " ", "gated": "", "name": ""}) == run
 
 
 def test_what_follows_from_what():
@@ -98,39 +86,13 @@ def test_odd_but_clear_cells_are_understood():
     assert run_from_row(row(experts=0, moe_ffn=0, experts_per_token=0)).model.experts == 0
 
 
-def test_a_chip_without_the_precision():
-    with pytest.raises(InputError, match="use fp16"):
-        run_from_row({**ROW, "chip": "T4", "precision": "bf16"})
-
-
-# layers, hidden, heads, kv_heads, ffn, vocab; what else; the count of the published weights
-PUBLISHED = {
-    "Qwen2-7B": ((28, 3584, 28, 4, 18944, 152064), {"qkv_bias": 1}, 7_615_616_512),
-    "Llama 3.2 1B": ((16, 2048, 32, 8, 8192, 128256), {"tied": 1}, 1_235_814_400),
-    "Gemma 2B": ((18, 2048, 8, 1, 16384, 256000), {"tied": 1, "head_size": 256}, 2_506_172_416),
-    "Mistral 7B": ((32, 4096, 32, 8, 14336, 32000), {"window": 4096}, 7_241_732_096),
-}
 SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-
-
-@pytest.mark.parametrize("sizes, more, count", PUBLISHED.values(), ids=PUBLISHED)
-def test_published_counts_and_the_states_and_flops_that_follow(sizes, more, count):
-    run = run_from_row(row(**dict(zip(SIZES, sizes)), **more, micro_batch=1, seq=8192))
-    assert parameter_count(run.model) == count
-    layers, hidden, heads, kv, ffn, vocab = sizes
-    assert rank_memory(run).states == 18 * (count - hidden)  # but for the last norm
-    size = more.get("head_size", hidden // heads)
-    matrices = layers * (2 * hidden * size * (heads + kv) + 3 * hidden * ffn) + hidden * vocab
-    scores = 4 * layers * heads * size * min(8192, more.get("window", 8192))
-    assert flops_per_token(run.model, 8192) == 3 * (2 * matrices + scores)
-    assert model_flops(run) == 8192 * 3 * (2 * matrices + scores)
 
 
 def test_a_head_size_given_need_not_divide_the_width():
     assert run_from_row(row(heads=33, head_size=128)).model.attention_width == 33 * 128
-    assert (
-        run_from_row(row(gated=0)).model.tied and not run_from_row(row(gated=0, tied=0)).model.tied
-    )
+    tied, own = (run_from_row(row(gated=0, **more)).model.tied for more in ({}, {"tied": 0}))
+    assert tied and not own
 
 
 # ---- hardware ----
@@ -141,15 +103,9 @@ def test_29_chips_each_with_a_source():
         rows = list(csv.DictReader(lines))
     assert len(rows) == len(chips()) == 29
     assert all(row["source"] for row in rows)
-
-
-@pytest.mark.parametrize("chip", chips().values(), ids=chips())
-def test_figures_are_plausible_and_in_si(chip):
-    for kind, rate in chip.flops:
-        assert 5e13 < rate < 1e16, kind
-    assert 1e10 < chip.link < 2e12 and 1e9 < chip.network <= chip.link
-    assert chip.memory is None or 1e10 < chip.memory < 3e11
-    assert 0.3 < chip.constants.matmul < 0.9 and 0.3 < chip.constants.memory < 1
+    for chip in chips().values():
+        assert all(5e13 < rate < 1e16 for _, rate in chip.flops), chip
+        assert 1e10 < chip.link < 2e12 and 1e9 < chip.network <= chip.link, chip
 
 
 def test_dense_not_sparse_and_one_way_not_both():

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="session", autouse=True)
 def started():
     """The server that ranks are forked from, so that no test pays for its start."""
-    launch(lambda group: None, ranks=1, timeout=120)
+    launch(lambda group: None, ranks=1, timeout=250)
 
 
 @pytest.fixture

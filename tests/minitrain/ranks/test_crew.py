@@ -119,21 +119,6 @@ def test_a_script_needs_no_main_guard_and_may_fork(tmp_path, run_script):
     assert script.left_after(30) == []
 
 
-def test_what_is_prepared_is_loaded_before_the_ranks_are_forked(run_script):
-    script = run_script(
-        """
-        import sys
-        from minitrain.ranks.launch import launch, prepare
-        prepare("minitrain.parallel.ddp")
-        def loaded(group):
-            import sys
-            return [f"minitrain.parallel.{name}" in sys.modules for name in ("ddp", "zero.stage_3")]
-        print(launch(loaded, ranks=2))
-        """
-    )
-    assert script.finish().splitlines() == ["[[True, False], [True, False]]"]
-
-
 def test_spawn_works_where_there_is_no_fork():
     assert launch(lambda group: group.rank, ranks=2, start_method="spawn") == [0, 1]
 

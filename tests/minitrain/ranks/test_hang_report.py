@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -14,14 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitrain.errors import InputError
 from minitrain.ranks.errors import (
     DeadlineError,
     DeadlockError,
     MismatchError,
     RankDied,
     RankError,
-    RankInputError,
 )
 from minitrain.ranks.flight_recorder import WAITING
 from minitrain.ranks.launch import launch
@@ -245,14 +242,6 @@ def test_an_exception_is_told_once_with_the_way_to_it(settled):
     assert "closed by peer" not in str(error)
 
 
-def test_ipython_shows_the_learners_frames_alone():
-    error, _ = fails(RankError, fails_in_a_helper)
-    shown = "\n".join(error._render_traceback_())
-    assert "RankError: rank 1 raised ValueError" in shown
-    assert Path(__file__).name in shown
-    assert "process.py" not in shown and " launch.py" not in shown and "Traceback" not in shown
-
-
 def test_all_ranks_that_fail_are_named_and_what_they_all_say_is_said_once(settled):
     def everyone(group, words):
         raise RuntimeError(words.format(rank=group.rank))
@@ -262,28 +251,6 @@ def test_all_ranks_that_fail_are_named_and_what_they_all_say_is_said_once(settle
     assert all(f"rank {rank}: raised RuntimeError: from {rank}" in str(error) for rank in range(3))
     error, _ = fails(RankError, everyone, "too wide", ranks=3)
     assert "  ranks 0, 1, 2: raised RuntimeError: too wide" in str(error)
-
-
-def test_an_input_error_stays_one():
-    def wrong(group):
-        group.send(torch.ones(1), to=7)
-
-    error, _ = fails(RankInputError, wrong)
-    assert isinstance(error, InputError) and isinstance(error, RankError)
-    assert "cannot send to rank 7 of 2: use a rank from 0 to 1" in str(error)
-
-
-def test_sys_exit_is_no_silent_end():
-    def leave(group):
-        sys.exit(3)
-
-    error, _ = fails(RankError, leave, ranks=1)
-    assert "SystemExit: 3" in str(error)
-
-
-def test_a_result_that_cannot_return_is_named():
-    error, _ = fails(RankError, lambda group: (i for i in range(3)), ranks=1)
-    assert "what it returned, a generator, cannot be sent back" in str(error)
 
 
 def writes_its_pid(group, folder, line):
@@ -316,8 +283,7 @@ def test_a_rank_killed_from_outside_is_named(tmp_path, settled):
     assert "closed by peer" not in str(error)
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
-def test_a_waiting_rank_obeys_sigterm(tmp_path, run_script, start_method):
+def test_a_waiting_rank_obeys_sigterm(run_script):
     """Also where it was forked from a process with a handler of its own, which a wait would hold."""
     output = run_script(
         """
@@ -330,31 +296,16 @@ def test_a_waiting_rank_obeys_sigterm(tmp_path, run_script, start_method):
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
                 group.all_reduce(torch.ones(4))
             time.sleep(60)
-        launch(ranks, ranks=2, start_method=sys.argv[2])
-        """,
-        start_method,
+        for start_method in ("forkserver", "fork"):
+            try:
+                launch(ranks, ranks=2, start_method=start_method)
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+        """
     ).finish()
-    assert "RankDied: rank 0: killed by signal 15, SIGTERM" in output
-    assert "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9" in output
-
-
-def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
-    def handles(group):
-        from minitrain.ranks import sigterm
-
-        sigterm.GRACE_SECONDS = 0.5
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        if group.rank == 0:
-            when_it_waits(group, os.kill, os.getpid(), signal.SIGTERM)
-            group.recv(torch.ones(4), source=1)
-        time.sleep(60)
-
-    error, seconds = fails(RankDied, handles)
-    line = line_of("group.recv(torch.ones(4), source=1)")
-    words = f"waiting in recv from rank 1 of float32 [4], {Path(__file__).name}, line {line}"
-    assert f"exited with code 143 before it returned; last seen {words}" in str(error)
-    said = "rank 0: ended by SIGTERM while it waited in recv from rank 1 of float32 [4]"
-    assert said in capsys.readouterr().err and seconds < 15
+    seen = "last seen waiting in all_reduce(sum) of float32 [4], script.py, line 9"
+    assert output.count("RankDied rank 0: killed by signal 15, SIGTERM") == 2
+    assert output.count(seen) == 2
 
 
 def test_a_signal_to_a_child_of_the_rank_is_not_the_ranks():
@@ -415,3 +366,22 @@ def test_a_peer_lost_in_torchs_own_call_is_no_error_of_its_own(tmp_path):
     # "computing" where a busy machine has not told it in time that it is cut off
     assert error.reports[0].state in ("waiting", "computing")
     assert "torch.distributed.all_reduce" in str(error.reports[0])
+
+
+def test_sigterm_ends_a_wait_though_the_rank_has_a_handler(capsys):
+    def handles(group):
+        from minitrain.ranks import sigterm
+
+        sigterm.GRACE_SECONDS = 0.5
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        if group.rank == 0:
+            when_it_waits(group, os.kill, os.getpid(), signal.SIGTERM)
+            group.recv(torch.ones(4), source=1)
+        time.sleep(60)
+
+    error, seconds = fails(RankDied, handles)
+    line = line_of("group.recv(torch.ones(4), source=1)")
+    words = f"waiting in recv from rank 1 of float32 [4], {Path(__file__).name}, line {line}"
+    assert f"exited with code 143 before it returned; last seen {words}" in str(error)
+    said = "rank 0: ended by SIGTERM while it waited in recv from rank 1 of float32 [4]"
+    assert said in capsys.readouterr().err and seconds < 15

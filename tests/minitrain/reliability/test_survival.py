@@ -8,14 +8,14 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.errors import InputError
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.errors import ConnectionLost
 from minitrain.ranks.launch import launch
-from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats
+from minitrain.reliability.corruption import fingerprint, odd_ranks, repeats, replicas_agree
 from minitrain.reliability.elastic import Share, most_ranks, share_of_batch
 from minitrain.reliability.events import EventLog, last_words, silent_ranks
 from minitrain.reliability.notice import address_of, noticed_at, worth_saving
@@ -92,7 +92,11 @@ def test_of_two_or_more_norms_those_out_of_line_are_named():
     assert norms_out_of_line([80.0, 90.0, 85.0]) == [], "all alike: it is nobody's"
 
 
-def spoilt(group, spoilt_rank, factor):
+def spoilt(group, cases):
+    return [one_spoilt(group, *case) for case in cases]
+
+
+def one_spoilt(group, spoilt_rank, factor):
     """Ranks to name and the averaged norm's finiteness, after a backward with one spoilt part."""
     state = toy_state(seed=0)
     norms = OwnNorms(state.model, group)
@@ -108,9 +112,8 @@ def spoilt(group, spoilt_rank, factor):
 
 
 def test_whose_gradient_it_was_is_known_after_the_average():
-    assert launch(spoilt, 2, NAN, ranks=3) == [([2], False)] * 3
-    assert launch(spoilt, 0, 1e4, ranks=3) == [([0], True)] * 3
-    assert launch(spoilt, None, 1.0, ranks=3) == [([], True)] * 3
+    cases = [(2, NAN), (0, 1e4), (None, 1.0)]
+    assert launch(spoilt, cases, ranks=3) == [[([2], False), ([0], True), ([], True)]] * 3
 
 
 def ends(log, rank, error):
@@ -138,19 +141,6 @@ def test_who_ended_without_a_word(tmp_path):
     assert len(log.read()) == 6
 
 
-def test_the_running_mean_is_plain_at_first_and_forgets():
-    running = Running(alpha=0.9)
-    values = torch.randn(5, dtype=torch.float64).tolist()
-    for value in values:
-        running.add(value)
-    assert running.mean == pytest.approx(sum(values) / 5)
-    variance = torch.tensor(values, dtype=torch.float64).var(unbiased=False)
-    assert running.variance == pytest.approx(variance.item())
-    for _ in range(300):
-        running.add(7.0)
-    assert running.mean == pytest.approx(7.0)
-
-
 def test_slow_by_compute_and_not_by_noise():
     assert slow_ranks([1.0, 1.0, 1.3, 1.01]) == [2]
     assert slow_ranks([1.0, 1.0, 1.05, 1.0]) == [], "under the factor"
@@ -160,6 +150,7 @@ def test_slow_by_compute_and_not_by_noise():
 TENSORS = [torch.float32, torch.bfloat16, torch.int64, torch.uint8]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(TENSORS), st.integers(1, 40), st.data())
 def test_any_one_flipped_bit_changes_the_fingerprint(dtype, size, data):
     tensors = [torch.arange(size).to(dtype), torch.arange(size).to(dtype)]
@@ -177,14 +168,22 @@ def test_a_fingerprint_knows_order_and_nan():
     assert fingerprint([c]) == fingerprint([c.clone()])
 
 
-def odd(group, values):
-    return odd_ranks(group, torch.tensor(values[group.rank]))
+def odd(group, rows, folder):
+    """Of each row, which has a value for each rank: who is odd, and whether all agree."""
+    log, found = EventLog(folder / "log", group.rank), []
+    for step, row in enumerate(rows):
+        mine = torch.tensor(row[group.rank])
+        found.append((odd_ranks(group, mine), replicas_agree(group, [mine], log, step)))
+    return found
 
 
-def test_the_majority_is_right_and_without_one_nobody_is():
-    assert launch(odd, [5, 5, 7], ranks=3) == [[2]] * 3
-    assert launch(odd, [5, 5, 5], ranks=3) == [[]] * 3
-    assert launch(odd, [5, 7], ranks=2) == [[0, 1]] * 2
+def test_the_majority_is_right_and_without_one_nobody_is(tmp_path):
+    found = launch(odd, [(5, 5, 7), (5, 5, 5), (5, 7, 6)], tmp_path, ranks=3)
+    assert found == [[([2], False), ([], True), ([0, 1, 2], False)]] * 3
+    said = [(e["event"], e["rank"], e["step"]) for e in EventLog(tmp_path / "log").read()]
+    assert sorted(said) == [("corrupt", rank, 2) for rank in (0, 1)] + [
+        ("corrupt", 2, step) for step in (0, 2)
+    ]
 
 
 def test_a_step_that_does_not_repeat_is_found():
@@ -267,12 +266,6 @@ def test_a_notice_in_a_file(tmp_path):
             address_of(wrong)
 
 
-def test_whether_a_save_fits_into_the_notice():
-    assert worth_saving(10, 5, 30) and not worth_saving(40, 5, 30)
-    with pytest.raises(InputError):
-        worth_saving(-1, 0, 30)
-
-
 def test_shares_of_a_batch():
     assert share_of_batch(12, 4, 12) == Share(3, 1)
     assert share_of_batch(12, 2, 3) == Share(3, 2)
@@ -280,3 +273,22 @@ def test_shares_of_a_batch():
     assert most_ranks(12, 5) == 4 and most_ranks(12, 3) == 3
     with pytest.raises(InputError, match="12 rows of a batch cannot be split over 5 ranks"):
         share_of_batch(12, 5, 4)
+
+
+def test_whether_a_save_fits_into_the_notice():
+    assert worth_saving(10, 5, 30) and not worth_saving(40, 5, 30)
+    with pytest.raises(InputError):
+        worth_saving(-1, 0, 30)
+
+
+def test_the_running_mean_is_plain_at_first_and_forgets():
+    running = Running(alpha=0.9)
+    values = torch.randn(5, dtype=torch.float64).tolist()
+    for value in values:
+        running.add(value)
+    assert running.mean == pytest.approx(sum(values) / 5)
+    variance = torch.tensor(values, dtype=torch.float64).var(unbiased=False)
+    assert running.variance == pytest.approx(variance.item())
+    for _ in range(300):
+        running.add(7.0)
+    assert running.mean == pytest.approx(7.0)

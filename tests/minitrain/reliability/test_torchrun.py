@@ -170,7 +170,10 @@ def test_with_the_shared_store_no_node_can_come(tmp_path, text):
     assert any(codes) and sessions(tmp_path / "run") == [1]
 
 
-@pytest.mark.parametrize("timeout, saves", [(1, False), (60, True)])
+SHORT = pytest.param(1, False, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("timeout, saves", [SHORT, (60, True)])
 def test_torchrun_waits_for_a_save_as_long_as_it_is_told(tmp_path, text, timeout, saves):
     """SIGTERM to the agent; a save takes 4 s, and a step is done before."""
     here = ["--standalone", "--nproc-per-node", 2, "--shutdown-timeout", timeout]

@@ -3,18 +3,11 @@ from __future__ import annotations
 import pytest
 
 from minitrain.training.loop import Diverged, StepRecord
-from minitrain.training.report import Reporter, above_floor, describe_loss
+from minitrain.training.report import Reporter
 
 
 def record(step: int, total: float = 10) -> StepRecord:
     return StepRecord(step, total, 100 * step, 0.5 * step, 2.0 / step, 0.01, 0.3, 5000.0)
-
-
-def test_distance_to_the_floor():
-    assert above_floor(1.1, 1.0) == pytest.approx(0.1)
-    assert above_floor(0.9, 1.0) == pytest.approx(-0.1)  # below: a sign that something leaks
-    assert describe_loss(1.305, 1.21) == "1.305, 7.9% above the floor"
-    assert describe_loss(1.305, None) == "1.305"
 
 
 @pytest.mark.parametrize("total", [10, 7, 3])
@@ -37,19 +30,12 @@ def test_evaluates_evenly_and_tells_every_step(capsys, total):
     assert "held out 1.500, 20.0% above the floor · 5,000 tok/s · MFU 50%" in lines[-1]
 
 
-def test_a_rank_that_does_not_speak_evaluates_and_prints_nothing(capsys):
-    asked = []
-    reporter = Reporter([], lambda: asked.append(1) or 1.5, speaks=False)
-    for step in range(1, 9):
-        reporter(record(step, 8))
-    assert len(asked) == 8 and capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("total", [3, 7, 10, 16, 100])
-def test_a_resumed_run_evaluates_at_the_steps_of_an_uninterrupted_one(total):
+def test_a_resumed_run_evaluates_at_the_steps_of_an_uninterrupted_one(capsys, total):
     def run(first: int, last: int) -> list[int]:
         told = []
-        reporter = Reporter([told.append], lambda: 1.0, done_part=(first - 1) / total)
+        done = (first - 1) / total
+        reporter = Reporter([told.append], lambda: 1.0, speaks=False, done_part=done)
         for step in range(first, last + 1):
             reporter(record(step, total))
         return [sample["step"] for sample in told if "held_out" in sample]
@@ -57,6 +43,7 @@ def test_a_resumed_run_evaluates_at_the_steps_of_an_uninterrupted_one(total):
     whole = run(1, total)
     for stopped in range(1, total):
         assert run(1, stopped) + run(stopped + 1, total) == whole, stopped
+    assert capsys.readouterr().out == "", "a rank that does not speak evaluates, and prints nothing"
 
 
 def test_the_last_loss_is_of_the_model_as_it_is_and_not_evaluated_twice():

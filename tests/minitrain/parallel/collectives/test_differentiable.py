@@ -78,7 +78,7 @@ def compare(results, ranks):
             assert alone, f"{name} changed its argument"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_values_and_gradients(ranks):
     operators = {name: getattr(differentiable, name) for name in OPERATORS}
     compare(launch(run, operators, (1, -2), ranks=ranks), ranks)

@@ -90,40 +90,13 @@ def every_kind(group, heads):
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_every_kind_and_order_equals_one_process_with_every_gradient(ranks):
     want = {case: one_process(HEADS[ranks], *which) for case, which in CASES.items()}
     for found in launch(every_kind, HEADS[ranks], ranks=ranks, timeout=120):
         assert len(found) == (len(CASES) + 1) * len(KINDS) + 1
         for (case, *_), got in found.items():
             assert_same(got, want[case])
-
-
-def lab_rings(group):
-    """Each rank's tokens, and what the forward ring of lab e02e finds for them, in both orders."""
-    found = []
-    for places in (zigzag(LENGTH, group.size)[0], torch.arange(LENGTH).view(group.size, -1)):
-        mine = places[group.rank]
-        q, k, v = (z[:, :, mine] for z in heads_of()[:3])
-        found.append((mine, *ring_forward(group, places, q, torch.stack((k, v)))))
-    return found
-
-
-def test_the_ring_over_given_places_equals_one_process():
-    want = tiled_forward(*heads_of()[:3], Mask(0))
-    for found in launch(lab_rings, ranks=3, timeout=60):
-        for mine, *got in found:
-            for one, whole in zip(got, want):
-                torch.testing.assert_close(one, whole[:, :, mine], **EXACT)
-
-
-def test_zigzag_is_the_order_of_split_py_and_its_inverse():
-    places, inverse = zigzag(LENGTH, 3)
-    sequence = torch.arange(LENGTH)[None]
-    assert torch.equal(torch.cat([split_tensor(sequence, rank, 3) for rank in range(3)]), places)
-    assert torch.equal(places.flatten()[inverse], sequence[0])
-    with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
-        zigzag(25, 3)
 
 
 # ---- what is known to go wrong, put in: each must differ from one process ----
@@ -287,19 +260,6 @@ def test_the_next_block_is_under_way_while_this_one_computes_and_zigzag_is_balan
 # ---- the merge, and what cannot work ----
 
 
-def test_merging_equals_attention_to_all_keys_also_where_nothing_is_read():
-    q, k, v, _ = heads_of()
-    mask, rows = Mask(-5), slice(0, LENGTH)  # the first 5 queries read nothing at all
-    whole, lse = tiled_forward(q, k, v, mask)
-    out, found = torch.zeros_like(q), torch.full(q.shape[:3], -torch.inf, dtype=q.dtype)
-    for columns in (slice(16, 24), slice(0, 9), slice(9, 16)):  # in any order
-        part = mask.part(rows, columns)
-        out, found = merge(out, found, *tiled_forward(q, k[:, :, columns], v[:, :, columns], part))
-    torch.testing.assert_close(out, whole, **EXACT)
-    torch.testing.assert_close(found, lse, **EXACT)
-    assert out[:, :, :5].eq(0).all() and found[:, :, :5].eq(-torch.inf).all()
-
-
 def test_merging_with_scores_far_apart_does_not_overflow():
     out = torch.tensor([[[[1.0]]], [[[2.0]]]], dtype=torch.float64)
     lse = torch.tensor([[[1e4]], [[-1e4]]], dtype=torch.float64)
@@ -332,3 +292,43 @@ def test_an_unknown_kind_or_order_is_refused():
         context_parallel(model, FakeGroup(), kind="rings")
     with pytest.raises(InputError, match="order of a sequence"):
         context_parallel(model, FakeGroup(), order="random")
+
+
+def lab_rings(group):
+    """Each rank's tokens, and what the forward ring of lab e02e finds for them, in both orders."""
+    found = []
+    for places in (zigzag(LENGTH, group.size)[0], torch.arange(LENGTH).view(group.size, -1)):
+        mine = places[group.rank]
+        q, k, v = (z[:, :, mine] for z in heads_of()[:3])
+        found.append((mine, *ring_forward(group, places, q, torch.stack((k, v)))))
+    return found
+
+
+def test_the_ring_over_given_places_equals_one_process():
+    want = tiled_forward(*heads_of()[:3], Mask(0))
+    for found in launch(lab_rings, ranks=3, timeout=60):
+        for mine, *got in found:
+            for one, whole in zip(got, want):
+                torch.testing.assert_close(one, whole[:, :, mine], **EXACT)
+
+
+def test_zigzag_is_the_order_of_split_py_and_its_inverse():
+    places, inverse = zigzag(LENGTH, 3)
+    sequence = torch.arange(LENGTH)[None]
+    assert torch.equal(torch.cat([split_tensor(sequence, rank, 3) for rank in range(3)]), places)
+    assert torch.equal(places.flatten()[inverse], sequence[0])
+    with pytest.raises(InputError, match="25 tokens cannot be split over 6 chunks: use 24 or 30"):
+        zigzag(25, 3)
+
+
+def test_merging_equals_attention_to_all_keys_also_where_nothing_is_read():
+    q, k, v, _ = heads_of()
+    mask, rows = Mask(-5), slice(0, LENGTH)  # the first 5 queries read nothing at all
+    whole, lse = tiled_forward(q, k, v, mask)
+    out, found = torch.zeros_like(q), torch.full(q.shape[:3], -torch.inf, dtype=q.dtype)
+    for columns in (slice(16, 24), slice(0, 9), slice(9, 16)):  # in any order
+        part = mask.part(rows, columns)
+        out, found = merge(out, found, *tiled_forward(q, k[:, :, columns], v[:, :, columns], part))
+    torch.testing.assert_close(out, whole, **EXACT)
+    torch.testing.assert_close(found, lse, **EXACT)
+    assert out[:, :, :5].eq(0).all() and found[:, :, :5].eq(-torch.inf).all()

@@ -55,32 +55,6 @@ def test_targets_cross_the_borders_of_chunks(order):
     assert not torch.equal(shifted_late, part.targets)
 
 
-def ring_work(size: int, order: str) -> list[list[int]]:
-    """[step][rank]: the pairs of a query i and a key j <= i in a ring's step, counted one by one."""
-    text = torch.arange(16 * size)[None]
-    ranks = [split_tensor(text, rank, size, order)[0] for rank in range(size)]
-    return [
-        [(ranks[r][:, None] >= ranks[(r - step) % size]).sum().item() for r in range(size)]
-        for step in range(size)
-    ]
-
-
-def imbalance(work: list[list[int]]) -> float:
-    """Each step lasts as long as its busiest rank: this, over an even share. 1 is perfect."""
-    return sum(map(max, work)) * len(work[0]) / sum(map(sum, work))
-
-
-def test_zigzag_is_balanced_in_every_step_and_contiguous_is_not():
-    for size in (2, 3, 4, 8):
-        zigzag, contiguous = (ring_work(size, order) for order in ORDERS)
-        for work in (zigzag, contiguous):
-            assert sum(map(sum, work)) == 16 * size * (16 * size + 1) // 2, "every pair once"
-        assert imbalance(zigzag) == 1 and all(len(set(step)) == 1 for step in zigzag)
-        assert imbalance(contiguous) == pytest.approx(2 - 1 / size, rel=0.1)
-        totals = [sum(rank) for rank in zip(*contiguous)]
-        assert totals[-1] / totals[0] == pytest.approx(2 * size - 1, rel=0.1)
-
-
 def test_what_cannot_be_cut_is_refused():
     with pytest.raises(InputError, match="10 tokens cannot be split over 4 chunks: use 8 or 12"):
         split_tensor(torch.zeros(1, 10), 0, 2)

@@ -13,7 +13,6 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.experts.grouped import Experts
 from minitrain.model.experts.moe import MoE, moe_naive, set_step, update_biases
 from minitrain.model.transformer import build
-from minitrain.parallel.collectives.differentiable import all_to_all
 from minitrain.parallel.expert.exchange import (
     balance_loss,
     exchange_naive,
@@ -120,16 +119,6 @@ def assert_gradients(got: dict[str, torch.Tensor], model, rank: int, ranks: int)
         torch.testing.assert_close(got[name], want, **EXACT, msg=name)
 
 
-@pytest.mark.parametrize("ranks, scale", [(2, 2), (4, 1 / 4)], indirect=["ranks"])
-def test_expert_gradients_scaled_by_ep_are_told_apart(ranks, scale):
-    got = {
-        name: gradient * scale if ".experts." in name else gradient
-        for name, gradient in ranks[0]["gradients"].items()
-    }
-    with pytest.raises(AssertionError, match="experts"):
-        assert_gradients(got, one_process()[0], 0, len(ranks))
-
-
 def test_the_bias_is_made_of_the_counts_of_all_ranks(ranks):
     model, _ = one_process()
     for index, block in enumerate(model.blocks):
@@ -172,23 +161,6 @@ def test_a_sequence_on_several_ranks_is_balanced_as_one(ranks):
         assert len(ranks) == 1 or not torch.allclose(wrong, right, rtol=1e-6), "counted by parts"
 
 
-def uneven(group):
-    """Rank r sends r rows to rank 0, one to each other; rank 0 sends nothing to itself."""
-    sent = [group.rank] + [1] * (group.size - 1)
-    got = list(range(group.size)) if group.rank == 0 else [1] * group.size
-    x = torch.full((sum(sent), 2), group.rank + 1.0, requires_grad=True)
-    y = all_to_all(x, group, sent, got)
-    (y * (group.rank + 1)).sum().backward()
-    return y.detach()[:, 0].tolist(), x.grad[:, 0].tolist()
-
-
-def test_all_to_all_of_uneven_parts_and_its_gradient():
-    results = launch(uneven, ranks=3, timeout=60)
-    assert results[0] == ([2, 3, 3], [2, 3])
-    assert results[1] == ([1, 2, 3], [1, 2, 3])
-    assert results[2] == ([1, 2, 3], [1, 1, 2, 3])
-
-
 def too_many(group):
     with pytest.raises(InputError, match=r"8 experts .* over 3 ranks: use 6 or 9, or 2 or 4 ranks"):
         expert_parallel(whole_model(), group)
@@ -202,9 +174,12 @@ def test_what_cannot_be_split_is_refused():
 
 # ---- the functions that lab e02d asks for ----
 
+
 SMALL = ModelConfig(
     16, 8, 1, 2, 2, 12, experts=4, experts_per_token=2, expert_ffn_size=6, bias_rate=0.01
 )
+
+
 E, D, M = SMALL.experts, SMALL.hidden_size, 10
 
 
@@ -239,8 +214,7 @@ def by_hand(group):
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_layer_loss_and_bias_are_those_of_the_courses_own(ranks):
+def test_layer_loss_and_bias_are_those_of_the_courses_own():
     moe, x = small_layer(), rows_of_text().unsqueeze(0)
     y = moe_naive(moe, x)
     routing = moe.router(x)
@@ -250,7 +224,7 @@ def test_layer_loss_and_bias_are_those_of_the_courses_own(ranks):
     (y.square().sum() + loss).backward()
     moe.router.update_bias(routing.load)
 
-    got = launch(by_hand, ranks=ranks)
+    got = launch(by_hand, ranks=2)
     close = partial(torch.testing.assert_close, rtol=1e-6, atol=1e-7)
     close(torch.cat([r["y"] for r in got]), y[0].detach())
     close(sum(r["share"] for r in got), loss.detach())

@@ -98,13 +98,19 @@ def check(cases: list[Case], ranks: int) -> None:
         assert max(of_ranks)[0] < 1, f"{case}: {max(of_ranks)}"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
-def test_every_mesh_is_one_process(ranks, capsys):
+MANY = [pytest.param(ranks, marks=pytest.mark.full) for ranks in (6, 8)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, *MANY])
+def test_every_mesh_is_one_process(ranks):
     """Dense where experts are not split over ranks, a mixture of experts where they are."""
-    cases = [case for case in all_meshes() if case.ranks == ranks]
-    with capsys.disabled():
-        print(f"\n{len(cases)} meshes of {ranks}: {', '.join(map(str, cases))}")
-    check(cases, ranks)
+    check([case for case in all_meshes() if case.ranks == ranks], ranks)
+
+
+def test_three_axes_of_two_are_one_process():
+    cases = [case for case in all_meshes() if sorted(case.sizes.values()) == [1, 1, 2, 2, 2]]
+    assert len(cases) == 10
+    check(cases, 8)
 
 
 def along(schedule: str = "1f1b", chunks: int = 1, **changes) -> MeshOptions:

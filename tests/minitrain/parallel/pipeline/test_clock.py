@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,14 +13,14 @@ from minitrain.data.loader import Batch
 from minitrain.measure.memory import MemoryLedger
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
-from minitrain.network.fabric import Device, Fabric
+from minitrain.network.fabric import FABRICS, Device, Fabric
 from minitrain.network.links import Link, LinkModel
 from minitrain.network.logical_clock import LogicalClock
 from minitrain.parallel.pipeline import executor
 from minitrain.parallel.pipeline.executor import Pipeline
 from minitrain.parallel.pipeline.plain import share_of_loss
-from minitrain.parallel.pipeline.schedules import make_schedule
-from minitrain.parallel.pipeline.stages import cut
+from minitrain.parallel.pipeline.schedules import gpipe, make_schedule
+from minitrain.parallel.pipeline.stages import Timed, cut
 from minitrain.parallel.pipeline.timeline import UNIT, UNIT_SPLIT, clocked, executed
 from minitrain.ranks.launch import launch
 
@@ -99,3 +103,31 @@ def test_bytes_of_activations_follow_the_count():
     """Six microbatches alive in GPipe, 2 - r in 1F1B: what is counted as freed is freed."""
     for rank, peaks in enumerate(launch(activations, ranks=2, timeout=60)):
         assert peaks["gpipe"] / peaks["1f1b"] == pytest.approx(6 / (2 - rank), rel=0.1)
+
+
+# ---- stages ----
+
+
+def test_what_is_cut_off_can_be_freed():
+    model = tiny()
+    gone = weakref.ref(model.embed)
+    (stage,) = cut(model, make_schedule("1f1b", 4, 1), 3)
+    del model
+    gc.collect()
+    assert gone() is None and stage.head is not None
+
+
+def test_a_backward_takes_twice_a_forward_and_nothing_else_changes():
+    config = ModelConfig(32, 8, 1, heads=2, kv_heads=2, ffn_size=16)
+    (stage,) = cut(build(config), gpipe(1, 1), 0)
+    tokens = torch.arange(6).view(2, 3)
+    batch = Batch(tokens, tokens, torch.zeros_like(tokens), torch.arange(3).expand(2, 3))
+    stage(None, batch).sum().backward()
+    want = [p.grad.clone() for p in stage.parameters()]
+    stage.zero_grad()
+    clock = LogicalClock(replace(FABRICS["h100-infiniband"](), compute_scale=1e-12), 0)
+    out = Timed(stage, clock, 3.0)(None, batch)
+    assert abs(clock.now() - 3) < 1e-6
+    out.sum().backward()
+    assert abs(clock.now() - 9) < 1e-6
+    assert all(torch.equal(p.grad, w) for p, w in zip(stage.parameters(), want))

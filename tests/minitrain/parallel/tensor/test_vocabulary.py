@@ -10,7 +10,6 @@ from minitrain.measure.memory import MemoryLedger
 from minitrain.parallel.collectives.differentiable import gather
 from minitrain.parallel.tensor.vocabulary import (
     CHUNK_NUMBERS,
-    VocabularyEmbedding,
     vocabulary_parallel_loss,
 )
 from minitrain.ranks.launch import launch
@@ -161,41 +160,3 @@ def test_bad_arguments_are_refused():
 
 
 # ---- embedding ----
-
-
-def looked_up(group, shift=0):
-    """Rank by rank the rows of every token, and the gradient of the embedding's matrix."""
-    torch.manual_seed(0)
-    whole = nn.Embedding(21, 4).double()
-    tokens = torch.randint(21, (2, 12))
-    weights = torch.randn(2, 12, 4).double()
-    out = {}
-    for sequence in (False, True):
-        layer = VocabularyEmbedding(whole, group, sequence)
-        rows = layer(tokens + shift)
-        dy = weights.chunk(group.size, dim=1)[group.rank] if sequence else weights
-        (rows * dy).sum().backward()
-        want = F.embedding(tokens, whole.weight)
-        want = want.chunk(group.size, dim=1)[group.rank] if sequence else want
-        whole.weight.grad = None
-        (F.embedding(tokens, whole.weight) * weights).sum().backward()
-        gradient = layer.part.of(whole.weight.grad)
-        out[sequence] = [(rows.detach(), want.detach()), (layer.weight.grad, gradient)]
-    return out
-
-
-def check_lookup(results):
-    for result in results:
-        for pairs in result.values():
-            for got, want in pairs:
-                torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_embedding_equals_one_process(ranks):
-    check_lookup(launch(looked_up, ranks=ranks))
-
-
-def test_a_row_range_off_by_one_is_told_apart():
-    with pytest.raises(AssertionError):
-        check_lookup(launch(looked_up, 1, ranks=2))

@@ -8,8 +8,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 
 from minitrain.errors import InputError
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
@@ -168,39 +166,3 @@ def every_stage(group):
 
 def test_a_habit_that_would_train_wrongly_is_one_sentence():
     launch(every_stage, ranks=2)
-
-
-class HalfUsed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.used, self.never = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.used(x)
-
-
-def unused(group):
-    """Weights of a layer that no forward uses: before, and after a step of each."""
-    before, out = HalfUsed().never.weight.detach(), {}
-    for stage in (1, 2, 3, "FSDP2"):
-        one = HalfUsed()
-        if stage == "FSDP2":
-            trained = fully_shard(one, mesh=DeviceMesh.from_group(group.process_group, "cpu"))
-        else:
-            trained = toys.wrap(one, group, stage, **({"units": []} if stage == 3 else {}))
-        optimizer = torch.optim.AdamW(trained.parameters(), lr=0.1, weight_decay=0.5)
-        trained(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-        if stage == "FSDP2":
-            out[stage] = one.never.weight.full_tensor().detach()
-        else:
-            out[stage] = full_state_dict(trained)["never.weight"]
-    return before, out
-
-
-def test_what_no_forward_uses_decays_as_the_docstring_says():
-    for before, after in launch(unused, ranks=2):
-        assert torch.equal(after.pop("FSDP2"), before)
-        for weight in after.values():
-            torch.testing.assert_close(weight, before * (1 - 0.1 * 0.5))

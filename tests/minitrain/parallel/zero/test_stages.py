@@ -3,6 +3,7 @@ paper's table 1 says."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +20,7 @@ from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
 from minitrain.optimizers.groups import clip_factor, parameter_groups
 from minitrain.parallel.ddp import DDP, all_reduce_gradients
-from minitrain.parallel.zero import plain
 from minitrain.parallel.zero.optimizer import ZeroOptimizer
-from minitrain.parallel.zero.plain import ShardedUnit
-from minitrain.parallel.zero.plain_unit import FlatUnit
 from minitrain.parallel.zero.sharded import Zero
 from minitrain.parallel.zero.stage_3 import Zero3
 from minitrain.ranks.launch import launch
@@ -30,7 +28,7 @@ from minitrain.training.loop import Peers, train_step
 
 from . import zero_toys as toys
 
-STEPS = 8
+STEPS = 4
 
 
 def every_variant(group, folder):
@@ -52,7 +50,7 @@ def every_variant(group, folder):
     return out
 
 
-def test_every_stage_follows_one_process_for_eight_steps(tmp_path):
+def test_every_stage_follows_one_process(tmp_path):
     want = toys.one_process(STEPS)
     for results in launch(every_variant, str(tmp_path), ranks=3, timeout=200):
         assert len(results) == 13
@@ -122,6 +120,30 @@ def test_each_stage_holds_the_bytes_of_table_1():
             assert highest["parameters"] < 4 * share + unit + itemsize * 32 + slack, precision
         plain, sharded = got["float32"][0][0], got["float32"][3][0]
         assert plain > 3 * sharded, "what does not shard is told by its bytes"
+
+
+def waiting(group):
+    """Bytes of Adam's state in memory, with a store: at the end, at the peak, and without one."""
+    found = []
+    for store in (MemoryStore(), None):
+        model = build(replace(BYTES_CONFIG, layers=8))
+        zero = Zero3(model, group)
+        groups = [{"params": list(model.parameters())}]
+        optimizer = ZeroOptimizer(zero, groups, torch.optim.AdamW, store)
+        with MemoryLedger(zero, optimizer.inner) as ledger:
+            for _ in range(2):
+                zero(torch.zeros(1, 3, dtype=torch.int64)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            for shelf in getattr(optimizer, "shelves", ()):
+                shelf.settle()
+        found += [ledger.now["optimizer"], ledger.highest["optimizer"]]
+    return found
+
+
+def test_of_a_state_that_waits_elsewhere_three_of_nine_units_are_here():
+    for now, highest, whole, _ in launch(waiting, ranks=2):
+        assert now < 1000 and highest < 0.45 * whole, "three in the first step, and then two"
 
 
 # ---- microbatches, odd models, the oracle ----
@@ -275,38 +297,12 @@ def fsdp2(group, precise):
     return losses, group.trace.bytes_sent() - before, elements
 
 
-def naive(group):
-    """Stages 1 and 3 as lab e03 writes them."""
-    return {stage: plain_steps(group, stage) for stage in (1, 3)}
-
-
-def plain_steps(group, stage):
-    model, sgd = toys.toy(), partial(torch.optim.SGD, lr=0.1)
-    kind = FlatUnit if stage == 1 else ShardedUnit
-    units = [kind(module, group) for module in (model.embed, *model.blocks, model.norm, model.head)]
-    optimizer = plain.Zero1(units, sgd) if stage == 1 else sgd([unit.shard for unit in units])
-    plain.Zero3(units) if stage == 3 else None
-    for step in range(3):
-        toys.loss_of(model, toys.text(step, group.rank, group.size)).backward()
-        optimizer.step()
-        optimizer.zero_grad() if stage == 3 else None
-    for unit in units if stage == 3 else ():
-        unit.gather()
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
 def oracles(group):
-    return fsdp2(group, True), fsdp2(group, False), naive(group)
+    return fsdp2(group, True), fsdp2(group, False)
 
 
-def test_against_fsdp2_and_the_naive_version():
-    model = toys.toy()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(3):
-        optimizer.zero_grad()
-        toys.loss_of(model, toys.text(step)).backward()
-        optimizer.step()
-    for exact, mixed, weights in launch(oracles, ranks=2, timeout=60):
+def test_against_fsdp2():
+    for exact, mixed in launch(oracles, ranks=2, timeout=60):
         (theirs, ours), sent, (size, *blocks) = exact
         assert ours == pytest.approx(theirs, rel=1e-10)
         # A reduce-scatter and a gather of all, and another gather of the blocks but the last, which
@@ -314,9 +310,6 @@ def test_against_fsdp2_and_the_naive_version():
         assert sent == 3 * 8 * (2 * size + sum(blocks[:-1])) // 2
         (theirs, ours), _, _ = mixed
         assert ours == pytest.approx(theirs, rel=2e-3)
-        for stage in (1, 3):
-            for name, p in model.named_parameters():
-                torch.testing.assert_close(weights[stage][name], p.detach(), rtol=1e-10, atol=1e-12)
 
 
 # ---- the norm ----
@@ -347,7 +340,7 @@ def norms(group):
     return out
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_the_norm_is_that_of_the_whole_averaged_gradient(ranks):
     model = Shapes()
     (model(1.0) * (ranks + 1) / 2).backward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from contextlib import ExitStack
 
 import pytest
@@ -47,46 +49,52 @@ def resume(group, run, stage):
     return toys.train(group, zero, optimizer, 2, first=3)
 
 
-@pytest.mark.parametrize("stage, in_background", [(3, False), (1, True)])
-def test_saved_by_four_ranks_and_resumed_by_others(tmp_path, stage, in_background):
-    end = launch(save, tmp_path, stage, in_background, ranks=4)[0]
+@pytest.fixture(scope="module")
+def by_four(tmp_path_factory):
+    """A run that four ranks of stage 3 have saved after step 3, and how theirs went on."""
+    run = tmp_path_factory.mktemp("run")
+    return run, launch(save, run, 3, False, ranks=4)[0]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model and its optimizer after three steps of one process."""
     model = toys.toy()
     optimizer = toys.ADAMW(toys.parameter_groups(model, 0.1))
     toys.one_process(3, model=model, optimizer=optimizer)
-    want = toys.one_process(2, 3, model, optimizer)
-    for ranks, other in ((4, stage), (3, 2), (1, 3)):
-        for got in launch(resume, tmp_path, other, ranks=ranks):
+    return model, optimizer
+
+
+def test_saved_by_four_ranks_and_resumed_by_others(tmp_path, by_four, trained):
+    (run, end), want = by_four, toys.one_process(2, 3, *copy.deepcopy(trained))
+    launch(save, tmp_path, 1, True, ranks=2)
+    for saved, ranks, stage in ((run, 4, 3), (run, 3, 2), (run, 1, 3), (tmp_path, 3, 1)):
+        for got in launch(resume, saved, stage, ranks=ranks):
             toys.assert_follows(got, want)
-            if (ranks, other) == (4, stage):
-                assert all(
-                    torch.equal(got["weights"][n], end["weights"][n]) for n in end["weights"]
-                )
+            if ranks == 4:
+                assert all(torch.equal(got["weights"][n], w) for n, w in end["weights"].items())
 
 
-def test_one_process_reads_what_ranks_wrote_each_element_once(tmp_path):
-    launch(save, tmp_path, 3, False, ranks=4)
+def test_one_process_reads_what_ranks_wrote_each_element_once(by_four, trained):
+    run, (want, theirs) = by_four[0], trained
     model = toys.toy()
     optimizer = toys.ADAMW(toys.parameter_groups(model, 0.1))
     state = TrainState(model, optimizer, ToyLoader())
-    load_checkpoint(tmp_path, state, CheckpointRanks(may_change=True))
-    want = toys.toy()
-    theirs = toys.ADAMW(toys.parameter_groups(want, 0.1))
-    toys.one_process(3, model=want, optimizer=theirs)
+    load_checkpoint(run, state, CheckpointRanks(may_change=True))
     for (name, p), q in zip(model.named_parameters(), want.parameters()):
         torch.testing.assert_close(p, q, msg=name)
         for kind, value in theirs.state[q].items():
             torch.testing.assert_close(optimizer.state[p][kind], value, msg=f"{name} {kind}")
     with ExitStack() as stack:
-        stored = Stored(tmp_path / "step-00000003", "model", stack)
+        stored = Stored(run / "step-00000003", "model", stack)
         elements = sum(
             torch.Size(box.shape).numel() for boxes in stored.boxes.values() for box in boxes
         )
         assert elements == sum(p.numel() for p in model.parameters())
 
 
-def test_a_rank_whose_file_is_gone_is_missed(tmp_path):
-    launch(save, tmp_path, 3, False, ranks=4)
-    folder = tmp_path / "step-00000003"
+def test_a_rank_whose_file_is_gone_is_missed(tmp_path, by_four):
+    folder = shutil.copytree(by_four[0], tmp_path / "run") / "step-00000003"
     manifest = (folder / "manifest.json").read_text()
     for path in [*folder.glob("model-002*"), *folder.glob("optimizer-002*")]:
         path.unlink()
@@ -95,4 +103,4 @@ def test_a_rank_whose_file_is_gone_is_missed(tmp_path):
     state = TrainState(toys.toy(), None, ToyLoader())
     state.optimizer = toys.ADAMW(toys.parameter_groups(state.model, 0.1))
     with pytest.raises(InputError, match=r"elements of .* that this rank needs|another shape"):
-        load_checkpoint(tmp_path, state, CheckpointRanks(may_change=True))
+        load_checkpoint(folder, state, CheckpointRanks(may_change=True))

@@ -15,7 +15,6 @@ from minitrain.planning.money.cost import (
     Training,
     all_options,
     best_interval,
-    best_step,
     cheapest_by,
     chip_hours,
     cost_of,
@@ -30,7 +29,6 @@ from minitrain.planning.money.prices import (
     months_to_pay,
     offers,
     price_of,
-    purchase_price,
 )
 from minitrain.planning.run import Plan
 from minitrain.planning.scaling.laws import (
@@ -57,16 +55,6 @@ def test_hours_money_energy_carbon_are_products():
     assert cost.tonnes_co2 == pytest.approx(cost.kwh * 1e-4)
 
 
-def test_prices_are_ranges_with_a_source():
-    price = price_of("H100-SXM-80GB")
-    assert price.low < price.typical < price.high and "data/prices.csv" in price.source
-    assert all(
-        offer.source and offer.date and offer.low <= offer.usd <= offer.high for offer in offers()
-    )
-    with pytest.raises(InputError, match="has no on-demand price for TPUv4"):
-        price_of("TPUv4")
-
-
 def test_llama_3s_goodput():
     """419 interruptions in 54 days on 16,384 chips, over 90% effective."""
     assert pytest.approx(50677, rel=1e-4) == LLAMA3_CHIP_HOURS
@@ -82,23 +70,11 @@ def test_youngs_interval_is_the_best(save, chips, factor):
     assert goodput(failures, chips) >= goodput(failures, chips, factor * best) - 1e-12
 
 
-def test_a_cluster_that_fails_too_often_is_refused():
-    with pytest.raises(InputError, match="nothing would be trained"):
-        goodput(Failures(chip_hours=1), 10_000)
-
-
 def test_pareto_front():
-    choices = [
-        Choice("a", 1, 9),
-        Choice("b", 2, 5),
-        Choice("c", 3, 6),
-        Choice("d", 4, 1),
-        Choice("e", 2, 7),
-    ]
+    places = {"a": (1, 9), "b": (2, 5), "c": (3, 6), "d": (4, 1), "e": (2, 7)}
+    choices = [Choice(label, *place) for label, place in places.items()]
     assert [choice.label for choice in pareto(choices)] == ["a", "b", "d"]
     assert cheapest_by(choices, 3).label == "b"
-    with pytest.raises(InputError, match=r"the fastest takes 1\.0: a"):
-        cheapest_by(choices, 0.5)
 
 
 def test_kaplan_and_chinchilla():
@@ -108,15 +84,10 @@ def test_kaplan_and_chinchilla():
     assert KAPLAN.parameters(1e24) > 2 * frontier.parameters(1e24), "Kaplan's models are larger"
 
 
-def test_without_serving_the_optimum_is_the_laws():
-    law = CHINCHILLA_REFITTED
-    best = law.optimum(1e23)
-    found = within_budget(1e23, 0)
-    assert found.parameters == pytest.approx(best.parameters, rel=1e-3)
-
-
 def test_serving_makes_models_smaller_and_training_longer():
-    """Sardana et al. 2024."""
+    """Sardana et al. 2024; without any it is the law's optimum."""
+    best = CHINCHILLA_REFITTED.optimum(1e23)
+    assert within_budget(1e23, 0).parameters == pytest.approx(best.parameters, rel=1e-3)
     none, some, much = (within_budget(1e23, served) for served in (0, 1e12, 1e13))
     assert none.parameters > some.parameters > much.parameters
     assert none.tokens / none.parameters < some.tokens / some.parameters
@@ -129,6 +100,13 @@ def test_serving_makes_models_smaller_and_training_longer():
         (lambda: Site(pue=0.9), "PUE is 0.9"),
         (lambda: Price(3, 2, 4, ""), "low <= typical"),
         (lambda: within_budget(0, 0), "over 0 FLOPs"),
+        (lambda: price_of("TPUv4"), "has no on-demand price for TPUv4"),
+        (lambda: goodput(Failures(chip_hours=1), 10_000), "nothing would be trained"),
+        (lambda: cheapest_by([Choice("a", 1, 9)], 0.5), r"the fastest takes 1\.0: a"),
+        (lambda: list(all_options(TRAINING, ["B200-SXM"], [64], "spot", Site())), "no spot price"),
+        (lambda: Owning(0, 700), "purchase price and years over 0"),
+        (lambda: break_even(H100, 0), "rent is 0"),
+        (lambda: months_to_pay(H100, 3, 1.5), "busy is 1.5"),
     ],
 )
 def test_what_is_wrong_is_said(call, words):
@@ -164,16 +142,6 @@ def test_the_front_trades_days_for_dollars(options):
     assert min(usd) == min(o.usd for o in options) and min(days) == min(o.days for o in options)
 
 
-def test_what_does_not_fit_is_left_out():
-    assert best_step(TRAINING, "A100-SXM-40GB", 1) is None
-    assert list(all_options(TRAINING, ["L4"], [1], "on-demand", Site())) == [[]]
-
-
-def test_a_chip_without_a_price_is_refused():
-    with pytest.raises(InputError, match="no spot price for B200-SXM: it has"):
-        list(all_options(TRAINING, ["B200-SXM"], [64], "spot", Site()))
-
-
 # ---- ownership ----
 
 
@@ -187,6 +155,7 @@ def test_owning_pays_where_the_chips_are_busy():
     assert break_even(H100, 0.01) == math.inf, "power alone costs more than the rent"
 
 
+@settings(deadline=None)
 @given(st.floats(1.2, 20), st.floats(5_000, 80_000))
 def test_at_the_break_even_both_cost_the_same(rent, purchase):
     owning = Owning(purchase, watts=700)
@@ -199,23 +168,3 @@ def test_months_and_shares_agree():
     assert months_to_pay(H100, 3.0, break_even(H100, 3.0)) == pytest.approx(48)
     assert months_to_pay(H100, 3.0, 1.0) < 48
     assert months_to_pay(H100, 3.0, 0.1) == math.inf
-
-
-def test_purchases_are_ranges_with_dates():
-    price = purchase_price("H100-SXM-80GB")
-    assert price.low < price.typical < price.high and "2024-08 to 2026-05" in price.source
-
-
-@pytest.mark.parametrize(
-    "call,words",
-    [
-        (lambda: Owning(0, 700), "purchase price and years over 0"),
-        (lambda: Owning(1, 700, pue=0.5), "a PUE of 1 or more"),
-        (lambda: break_even(H100, 0), "rent is 0"),
-        (lambda: months_to_pay(H100, 3, 1.5), "busy is 1.5"),
-        (lambda: purchase_price("L40S"), "--purchase 40000"),
-    ],
-)
-def test_what_cannot_be_owned_is_refused(call, words):
-    with pytest.raises(InputError, match=words):
-        call()

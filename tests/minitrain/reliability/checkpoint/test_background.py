@@ -61,19 +61,6 @@ def test_a_step_that_does_not_wait_tears_the_checkpoint(tmp_path, monkeypatch):
     assert bits(load_checkpoint(tmp_path, toy_state(seed=1))) != expected
 
 
-def test_buffers_that_a_forward_changes_are_copied_at_once(tmp_path, monkeypatch):
-    slow_copies(monkeypatch)
-    state = toy_state()
-    state.model.register_buffer("seen", torch.zeros(3))
-    saver = BackgroundSaver(tmp_path, state.optimizer)
-    saver.save(state)
-    state.model.seen += 1  # as a forward would, without a step
-    saver.wait()
-    other = toy_state(seed=1)
-    other.model.register_buffer("seen", torch.ones(3))
-    assert load_checkpoint(tmp_path, other).model.seen.tolist() == [0, 0, 0]
-
-
 def test_one_save_waits_for_the_other_and_every_step_is_there(tmp_path):
     state, uploaded = toy_state(), []
     saver = BackgroundSaver(tmp_path, state.optimizer, after=uploaded.append)
@@ -138,3 +125,16 @@ def save_beside(group, run):
 def test_on_ranks_each_with_its_own_generators(tmp_path):
     found = launch(save_beside, tmp_path, ranks=3)
     assert all(same for same, _ in found) and len({rng for _, rng in found}) == 3
+
+
+def test_buffers_that_a_forward_changes_are_copied_at_once(tmp_path, monkeypatch):
+    slow_copies(monkeypatch)
+    state = toy_state()
+    state.model.register_buffer("seen", torch.zeros(3))
+    saver = BackgroundSaver(tmp_path, state.optimizer)
+    saver.save(state)
+    state.model.seen += 1  # as a forward would, without a step
+    saver.wait()
+    other = toy_state(seed=1)
+    other.model.register_buffer("seen", torch.ones(3))
+    assert load_checkpoint(tmp_path, other).model.seen.tolist() == [0, 0, 0]

@@ -59,19 +59,30 @@ def recover(group, shelves, run):
     return first, zero_toys.train(group, zero, optimizer, 5 - first, first=first)["weights"]
 
 
-@pytest.mark.parametrize("lost, step", [((1,), 3), ((0, 2), 3), ((1, 2), None), ((), 3)], ids=str)
-def test_a_lost_node_is_given_back_and_two_neighbours_are_not(tmp_path, lost, step):
-    want = launch(save_in_memory, tmp_path, ranks=4)[0]
-    assert len(list(node(tmp_path, 0).iterdir())) == 4, "two steps of two ranks"
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """The shelves of four nodes after step 3, and the weights after step 5."""
+    shelves = tmp_path_factory.mktemp("four")
+    return shelves, launch(save_in_memory, shelves, ranks=4)[0]
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 2), (1, 2), "part of 2"], ids=str)
+def test_a_lost_node_or_part_is_given_back_and_two_neighbours_are_not(tmp_path, four, lost):
+    saved, want = four
+    shelves = shutil.copytree(saved, tmp_path / "shelves")
+    assert len(list(node(shelves, 0).iterdir())) == 4, "two steps of two ranks"
+    if lost == "part of 2":
+        part = node(shelves, 2) / "part-3-2-4" / "model-002.safetensors"
+        part.write_bytes(part.read_bytes()[:-4] + b"????")
+        lost = ()
     for rank in lost:
-        shutil.rmtree(node(tmp_path, rank))
-    found = launch(recover, tmp_path, tmp_path / "run", ranks=4)
-    if step is None:
+        shutil.rmtree(node(shelves, rank))
+    found = launch(recover, shelves, tmp_path / "run", ranks=4)
+    if lost == (1, 2):
         assert found == [None] * 4
         return
     for first, weights in found:
-        assert first == step
-        assert all(torch.equal(weights[name], want[name]) for name in want)
+        assert first == 3 and all(torch.equal(weights[name], want[name]) for name in want)
 
 
 def test_a_newer_step_on_disk_outlives_a_recovery_from_memory(tmp_path):
@@ -80,19 +91,6 @@ def test_a_newer_step_on_disk_outlives_a_recovery_from_memory(tmp_path):
     launch(save_in_memory, tmp_path, ranks=2)
     assert launch(newest_found, tmp_path, run, ranks=2) == [newest] * 2
     assert checkpoints(run) == [newest]
-
-
-def test_a_part_that_is_damaged_is_taken_from_the_neighbour_and_fewer_ranks_go_on(tmp_path):
-    want = launch(save_in_memory, tmp_path, ranks=4)[0]
-    part = node(tmp_path, 2) / "part-3-2-4" / "model-002.safetensors"
-    part.write_bytes(part.read_bytes()[:-4] + b"????")
-    for first, weights in launch(recover, tmp_path, tmp_path / "run", ranks=4):
-        assert first == 3 and all(torch.equal(weights[n], want[n]) for n in want)
-
-
-def test_a_group_has_a_neighbour():
-    with pytest.raises(InputError, match="is the rank itself"):
-        NeighbourMemory(type("Two", (), {"size": 2, "rank": 0})(), None, apart=2)
 
 
 @pytest.fixture
@@ -144,3 +142,8 @@ def test_the_newest_level_wins_and_damage_is_passed_over(tmp_path, url):
     save_checkpoint(run, trained(load_checkpoint(run, toy_state(seed=3)), 2))
     assert step_of(newest_of_levels(run)) == 2, "the step is saved anew; the damaged one lies aside"
     assert newest_of_levels(tmp_path / "empty") is None
+
+
+def test_a_group_has_a_neighbour():
+    with pytest.raises(InputError, match="is the rank itself"):
+        NeighbourMemory(type("Two", (), {"size": 2, "rank": 0})(), None, apart=2)

@@ -26,9 +26,8 @@ from minitrain.reliability.checkpoint.folder import (
 )
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.state import TrainState
 
-from ...training.toys import ToyLoader, toy_state
+from ...training.toys import toy_state
 from .test_background import slow_copies
 from .test_save_and_load import bits, trained
 
@@ -59,17 +58,6 @@ def test_another_runs_steps_are_neither_replaced_nor_retired(tmp_path):
         save_checkpoint(tmp_path, trained(theirs, 6))
 
 
-def test_who_resumes_goes_on_with_the_run(tmp_path):
-    save_checkpoint(tmp_path, trained(toy_state(), 2))
-    resumed = load_checkpoint(tmp_path, toy_state(seed=1))
-    for step in (3, 4):
-        save_checkpoint(tmp_path, trained(resumed, step))
-    assert steps_there(tmp_path) == [3, 4]
-    again = TrainState(resumed.model, resumed.optimizer, ToyLoader(), step=5)
-    save_checkpoint(tmp_path, again)  # made anew around the same optimizer: forwards is no doubt
-    assert 5 in steps_there(tmp_path)
-
-
 SAVER = """
 import sys
 from pathlib import Path
@@ -78,7 +66,7 @@ from minitrain.reliability.checkpoint.folder import Keep
 from minitrain.reliability.checkpoint.save import save_checkpoint
 from tests.minitrain.training.toys import toy_state
 state = toy_state(width=5000)
-for step in range(int(sys.argv[2]), 60, 2):
+for step in range(int(sys.argv[2]), 30, 2):
     state.step = step
     try:
         print(verify(save_checkpoint(Path(sys.argv[1]), state, keep=Keep(last=99)))["step"])
@@ -106,7 +94,7 @@ def test_processes_that_save_in_one_folder_leave_one_another_alone(tmp_path):
         out, error = saver.communicate(timeout=240)
         assert saver.returncode == 0, error
         said += map(int, out.split())
-    assert sorted(said) == steps_there(tmp_path) and len(said) >= 29
+    assert sorted(said) == steps_there(tmp_path) and len(said) >= 14
     assert all(verify(path) for path in checkpoints(tmp_path))
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".step")]
 
@@ -147,26 +135,6 @@ def test_links_copies_and_folders_of_ones_own(tmp_path):
     assert kept <= set(os.listdir(tmp_path)), "links and copies are whoever's made them"
     with pytest.raises(InputError, match="latest"):
         load_checkpoint(tmp_path / "latest", state)
-
-
-def test_a_linked_step_is_retired_and_what_it_names_stays(tmp_path):
-    state = toy_state()
-    far = save_checkpoint(tmp_path / "far", trained(state, 1))
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / far.name).symlink_to(far)
-    for step in (2, 3):
-        save_checkpoint(run, trained(state, step))
-    assert steps_there(run) == [2, 3] and verify(far)["step"] == 1
-
-
-def test_steps_beyond_eight_digits_come_in_their_order(tmp_path):
-    state = toy_state()
-    for step in (99_999_999, 100_000_000):
-        state.step = step
-        save_checkpoint(tmp_path, state)
-    assert steps_there(tmp_path) == [99_999_999, 100_000_000]
-    assert load_checkpoint(tmp_path, toy_state()).step == 100_000_000
 
 
 # --- what else belongs to a run ---
@@ -346,3 +314,14 @@ def test_a_step_that_no_folder_can_be_named_by(tmp_path, step):
     state.step = step
     with pytest.raises(InputError, match="give a whole number from 0 up"):
         save_checkpoint(tmp_path, state)
+
+
+def test_a_linked_step_is_retired_and_what_it_names_stays(tmp_path):
+    state = toy_state()
+    far = save_checkpoint(tmp_path / "far", trained(state, 1))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / far.name).symlink_to(far)
+    for step in (2, 3):
+        save_checkpoint(run, trained(state, step))
+    assert steps_there(run) == [2, 3] and verify(far)["step"] == 1

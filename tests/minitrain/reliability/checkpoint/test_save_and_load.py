@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from minitrain.errors import InputError
 from minitrain.generators import restore_torch, torch_states
-from minitrain.optimizers.adamw import adamw
 from minitrain.parallel.ddp import all_reduce_gradients
-from minitrain.precision.low_bit_linear import DELAYED, after_step, convert
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, own_names, whole_layout
 from minitrain.reliability.checkpoint.folder import (
@@ -32,11 +29,11 @@ from minitrain.reliability.checkpoint.folder import (
 )
 from minitrain.reliability.checkpoint.load import load_checkpoint
 from minitrain.reliability.checkpoint.save import save_checkpoint
-from minitrain.training.loop import Peers, TrainConfig, train, train_step
+from minitrain.training.loop import Peers, TrainConfig, train
 from minitrain.training.state import TrainState
 
 from ...parallel.zero import zero_toys
-from ...training.toys import ToyLoader, random_batch, toy_state
+from ...training.toys import ToyLoader, toy_state
 
 CONFIG = {"lr": 0.02, "warmup": 0.2, "accumulate": 2}
 
@@ -99,16 +96,6 @@ def test_each_part_is_needed_for_that(tmp_path, forgotten):
     assert any(found[name] != expected[name] for name in found if name.startswith("model."))
 
 
-def test_numpys_and_pythons_generators_go_on_too(tmp_path):
-    """Each with the second of a pair of normals kept, which is part of its state."""
-    state = toy_state()
-    np.random.randn(), random.gauss(0, 1)
-    save_checkpoint(tmp_path, state)
-    expected = np.random.randn(3).tolist(), random.gauss(0, 1), random.random()
-    load_checkpoint(tmp_path, state)
-    assert (np.random.randn(3).tolist(), random.gauss(0, 1), random.random()) == expected
-
-
 def test_the_models_tensors_may_have_other_names(tmp_path):
     def named(model):  # and be views of them, as a hub's per-expert matrices are
         return {f"hub.{name}": tensor.t() for name, tensor in own_names(model).items()}
@@ -145,17 +132,6 @@ def test_keeps_the_newest_ones(tmp_path):
 
 
 # --- what a crash leaves ---
-
-
-def test_a_half_written_one_is_never_seen_and_is_cleared_away(tmp_path):
-    state = trained(toy_state(), 1)
-    save_checkpoint(tmp_path, state)
-    left = tmp_path / ".step-00000002.saving"
-    left.mkdir()
-    (left / "model.safetensors").write_bytes(b"half")
-    assert newest_checkpoint(tmp_path).name.endswith("1")
-    save_checkpoint(tmp_path, trained(state, 3))  # resumed, it saves at other steps
-    assert not left.exists() and newest_checkpoint(tmp_path).name.endswith("3")
 
 
 def test_one_that_was_being_removed_is_never_seen_and_is_cleared_away(tmp_path, monkeypatch):
@@ -248,13 +224,6 @@ def test_a_broken_manifest_is_named(tmp_path, text):
         load_checkpoint(tmp_path, toy_state())
 
 
-def test_nothing_there_is_named(tmp_path):
-    with pytest.raises(InputError, match="no folder"):
-        load_checkpoint(tmp_path / "nowhere", toy_state())
-    with pytest.raises(InputError, match="holds no checkpoint"):
-        load_checkpoint(tmp_path, toy_state())
-
-
 @pytest.mark.parametrize("other", [{"width": 6}, {"tied": True}])
 def test_another_shape_is_named_and_nothing_is_changed(tmp_path, other):
     save_checkpoint(tmp_path, trained(toy_state(), 2))
@@ -266,34 +235,6 @@ def test_another_shape_is_named_and_nothing_is_changed(tmp_path, other):
     save_checkpoint(tmp_path / "tied", toy_state(tied=True))
     with pytest.raises(InputError, match=r"another shape .* is only here"):
         load_checkpoint(tmp_path / "tied", toy_state())
-
-
-def fp8_state(seed=0):
-    state = toy_state(seed=seed, width=16)
-    state.model.middle = torch.nn.Linear(16, 16)
-    state.model.dropout = torch.nn.Sequential(state.model.middle)
-    convert(state.model, replace(DELAYED, history=4), keep=("head",))
-    state.optimizer = adamw(state.model, lr=0.01)
-    return state
-
-
-def fp8_steps(state, batches):
-    for number in batches:
-        train_step(state.model, state.optimizer, [random_batch(4, seed=number)])
-        after_step(state.model)
-
-
-def test_the_histories_of_fp8_are_kept(tmp_path):
-    state = fp8_state()
-    fp8_steps(state, range(5))
-    save_checkpoint(tmp_path, state)
-    resumed, forgetful = (load_checkpoint(tmp_path, fp8_state(seed=3)) for _ in range(2))
-    for buffer in forgetful.model.buffers():
-        buffer.mul_(3.0)
-    for each in (state, resumed, forgetful):
-        fp8_steps(each, range(5, 9))
-    ours, same, other = (list(each.model.parameters()) for each in (state, resumed, forgetful))
-    assert all(map(torch.equal, ours, same)) and not all(map(torch.equal, ours, other))
 
 
 # --- ranks ---
@@ -342,3 +283,20 @@ def test_each_rank_gets_its_own_random_state_and_place_back(tmp_path):
     assert expected[0]["rng"] != expected[1]["rng"]
     with pytest.raises(InputError, match="saved by 2 ranks and 1 would resume"):
         load_checkpoint(tmp_path / "half", toy_state())
+
+
+def test_numpys_and_pythons_generators_go_on_too(tmp_path):
+    """Each with the second of a pair of normals kept, which is part of its state."""
+    state = toy_state()
+    np.random.randn(), random.gauss(0, 1)
+    save_checkpoint(tmp_path, state)
+    expected = np.random.randn(3).tolist(), random.gauss(0, 1), random.random()
+    load_checkpoint(tmp_path, state)
+    assert (np.random.randn(3).tolist(), random.gauss(0, 1), random.random()) == expected
+
+
+def test_nothing_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        load_checkpoint(tmp_path / "nowhere", toy_state())
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        load_checkpoint(tmp_path, toy_state())
