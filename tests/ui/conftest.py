@@ -95,6 +95,26 @@ def browser() -> Iterator[object]:
         running.close()
 
 
+@pytest.fixture
+def view(browser) -> Iterator[Callable]:
+    """Opens an address by day or by night; `page.wrong` has what the page complains of."""
+    contexts = []
+
+    def viewed(url: str, theme: str = "light", width: int = 1280):
+        viewport = {"width": width, "height": 900}
+        contexts.append(browser.new_context(color_scheme=theme, viewport=viewport))
+        page = contexts[-1].new_page()
+        page.wrong = []
+        page.on("pageerror", lambda error: page.wrong.append(str(error)))
+        page.on("console", lambda line: line.type == "error" and page.wrong.append(line.text))
+        page.goto(url)
+        return page
+
+    yield viewed
+    for context in contexts:
+        context.close()
+
+
 @pytest.fixture(scope="session")
 def load(browser, server: str) -> Iterator[Callable]:
     """Loads JupyterLab with a notebook in the light or the dark theme; waits for an idle kernel.

@@ -17,27 +17,6 @@ def running() -> Iterator[Running]:
         yield one
 
 
-@pytest.fixture
-def show(browser, running) -> Iterator:
-    contexts = []
-
-    def shown(theme: str = "light", width: int = 1280):
-        contexts.append(
-            browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
-        )
-        page = contexts[-1].new_page()
-        page.wrong = []
-        page.on("pageerror", lambda error: page.wrong.append(str(error)))
-        page.on("console", lambda line: line.type == "error" and page.wrong.append(line.text))
-        page.goto(running.url)
-        page.get_by_role("heading", name="small").wait_for()
-        return page
-
-    yield shown
-    for context in contexts:
-        context.close()
-
-
 def send(page, form: str, text: str, tokens: int) -> None:
     page.get_by_label("Form").select_option(form)
     page.get_by_label("Tokens, at most").fill(str(tokens))
@@ -45,9 +24,9 @@ def send(page, form: str, text: str, tokens: int) -> None:
     page.get_by_label("Text").press("Enter")
 
 
-def test_a_text_is_completed_as_its_tokens_come(show, running):
+def test_a_text_is_completed_as_its_tokens_come(view, running):
     with slowed(running, 0.02):
-        see_a_text_completed(show())
+        see_a_text_completed(view(running.url))
 
 
 def see_a_text_completed(page):
@@ -66,8 +45,8 @@ def see_a_text_completed(page):
     assert page.wrong == []
 
 
-def test_a_chat_remembers_and_refusals_are_shown(show, running):
-    page = show()
+def test_a_chat_remembers_and_refusals_are_shown(view, running):
+    page = view(running.url)
     send(page, "chat", "Hello <b>you</b>", 8)
     page.get_by_role("button", name="Stop").and_(page.locator(":disabled")).wait_for()
     log = page.get_by_role("log")
@@ -81,14 +60,14 @@ def test_a_chat_remembers_and_refusals_are_shown(show, running):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_is_read_in_both_themes_and_on_a_telephone(show, theme, tmp_path):
-    page = show(theme)
+def test_it_is_read_in_both_themes_and_on_a_telephone(view, running, theme):
+    page = view(running.url, theme)
+    page.get_by_role("heading", name="small").wait_for()
     page.get_by_label("Answers").first.fill("2")
     send(page, "complete", "Once upon a time", 24)
     page.get_by_role("button", name="Stop").and_(page.locator(":disabled")).wait_for()
     page.wait_for_timeout(600)  # the last token's colour fades
     assert (brightness(page) > MIDDLE) == (theme == "light")
-    page.screenshot(path=tmp_path / f"{theme}.png")
     assert page.locator("main").evaluate(CONTRAST) >= 4.5
     page.set_viewport_size({"width": 380, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 380

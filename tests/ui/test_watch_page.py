@@ -54,31 +54,12 @@ def going(tmp_path) -> Iterator[Going]:
     thread.join()
 
 
-@pytest.fixture
-def show(browser, going) -> Iterator:
-    contexts = []
-
-    def shown(theme: str = "light", width: int = 1280):
-        viewport = {"width": width, "height": 900}
-        contexts.append(browser.new_context(color_scheme=theme, viewport=viewport))
-        page = contexts[-1].new_page()
-        page.wrong = []
-        page.on("pageerror", lambda error: page.wrong.append(str(error)))
-        page.on("console", lambda line: line.type == "error" and page.wrong.append(line.text))
-        page.goto(going.url)
-        return page
-
-    yield shown
-    for context in contexts:
-        context.close()
-
-
 def state(page, text: str) -> None:
     page.get_by_role("status").get_by_text(text, exact=True).wait_for()
 
 
-def test_a_run_that_begins_goes_on_stalls_and_ends(show, going):
-    page = show()
+def test_a_run_that_begins_goes_on_stalls_and_ends(view, going):
+    page = view(going.url)
     state(page, "not begun")
     for number in range(1, 4):
         going.step(number, ago=200.0)
@@ -108,14 +89,14 @@ WATCHED = """() => {
 }"""
 
 
-def test_one_request_tells_it_all_and_only_what_is_new_is_touched(show, going):
+def test_one_request_tells_it_all_and_only_what_is_new_is_touched(view, going):
     going.step(1)
-    page = show()
+    page = view(going.url)
     page.get_by_text("1 of 100").wait_for()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.evaluate(WATCHED)
-    page.wait_for_timeout(2500)
+    page.wait_for_timeout(1500)
     assert page.evaluate("() => window.touched.length") == 0, "nothing was new"
     going.step(2)
     page.get_by_text("2 of 100").wait_for()
@@ -126,9 +107,9 @@ def test_one_request_tells_it_all_and_only_what_is_new_is_touched(show, going):
     assert asked == []
 
 
-def test_a_page_that_is_not_seen_is_told_nothing(show, going):
+def test_a_page_that_is_not_seen_is_told_nothing(view, going):
     going.step(1)
-    page = show()
+    page = view(going.url)
     page.get_by_text("1 of 100").wait_for()
     hide = """hidden => {
         Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
@@ -136,7 +117,7 @@ def test_a_page_that_is_not_seen_is_told_nothing(show, going):
     }"""
     page.evaluate(hide, True)
     going.step(2)
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(1200)
     assert page.get_by_text("1 of 100").is_visible()
     page.evaluate(hide, False)
     page.get_by_text("2 of 100").wait_for()
@@ -144,9 +125,9 @@ def test_a_page_that_is_not_seen_is_told_nothing(show, going):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_reads_well_in_both_themes_and_on_a_narrow_screen(show, going, theme):
+def test_it_reads_well_in_both_themes_and_on_a_narrow_screen(view, going, theme):
     going.step(1, ago=100.0), going.step(2, ago=90.0, held_out=1.5)
-    page = show(theme, width=420)
+    page = view(going.url, theme, width=420)
     state(page, "stalled")
     assert (brightness(page) > MIDDLE) == (theme == "light")
     worst = page.locator("main").evaluate(CONTRAST)
@@ -204,6 +185,7 @@ def share_of_cores(processes: list[psutil.Process], going: Going, number: int) -
 
 
 @pytest.mark.alone
+@pytest.mark.full
 def test_server_and_browser_take_under_one_percent_of_two_cores(watched, going):
     """By CPU time, painting in software; the least of some looks, as a busy machine only adds."""
     shares = []

@@ -10,28 +10,21 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
-import typer.main
-from tqdm import tqdm
 
 from minitrain import __version__
-from minitrain.__main__ import app
 from minitrain.apps.kinds import full_name
-from minitrain.apps.load.run import cells
-from minitrain.apps.tables import show_table
 from minitrain.data.corpus import make_corpus
 from minitrain.data.tokenizer import END, train_tokenizer
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import save_pretrained
 from minitrain.model.hub.text import TextFiles
 from minitrain.model.transformer import build
-from minitrain.training.report import LAYOUT
 
 from .command_line import minitrain
-from .test_hostile_arguments import ALL, WORK, commands
+from .test_hostile_arguments import ALL, WORK
 
 APPS = Path(__file__).parents[3] / "minitrain" / "apps"
 PRINTED = re.compile(r"python -m minitrain ([^;`]*?)(?=;|, and|\)|$)", re.MULTILINE)
@@ -69,18 +62,6 @@ def test_a_page_of_help_has_two_examples_that_can_be_typed(words):
             assert done.returncode == 0 or missing, (example, done.stderr)
 
 
-def test_options_are_explained_in_sentences():
-    root = typer.main.get_command(app)
-    for taken in commands(root):
-        command = root
-        for word in taken.words:
-            command = command.commands[word]
-        for param in command.params:
-            help = getattr(param, "help", None)
-            assert help and re.match(r"[A-Z0-9]", help), (taken.words, param.name, help)
-            assert help.rstrip().endswith("."), (taken.words, param.name, help)
-
-
 def test_the_program_itself():
     assert minitrain("--version").stdout == f"minitrain {__version__}\n"
     assert minitrain().returncode == 0 and minitrain().stdout == minitrain("--help").stdout
@@ -98,29 +79,6 @@ def test_a_lab_goes_by_the_start_of_its_name():
     with patch("minitrain.apps.grade._report") as graded, patch("minitrain.apps.grade._write"):
         assert minitrain("grade", "e00", "--lab", "e00").returncode == 0
     assert graded.call_args[0][1] == "e00_ranks_and_collectives"
-
-
-# --- what fits 80 columns ---
-
-
-def test_a_bar_shows_its_time_however_much_follows():
-    words = "step 1234567 · loss 1.318 · held out 1.305, 7.9% above the floor · 14,200 tok/s"
-    line = tqdm.format_meter(50, 100, 30.0, ncols=80, bar_format=LAYOUT, prefix=words)
-    assert "00:30<00:30" in line[:80] and "loss 1.318" in line[:80]
-
-
-def test_the_header_of_load_is_whole(capsys):
-    waits = {50: 12.345, 90: 123.456, 99: 123.456}
-    latency = SimpleNamespace(first_token=waits, between_tokens=waits, total=waits)
-    one = SimpleNamespace(
-        tokens_per_second=123_456.0, latency=latency, met=512, requests=640, goodput=123.4,
-        failed={"500": 12},
-    )  # fmt: skip
-    show_table([cells(1000.0, one)], "http://127.0.0.1:8000")
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80 and "…" not in printed
-    for word in ("offered", "tokens/s", "TTFT", "TBT", "E2E", "goodput", "failed", "123,456"):
-        assert word in printed
 
 
 # --- next steps ---

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,12 +10,10 @@ import pytest
 import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from minitrain.apps.finetune.jsonl import Example
-from minitrain.apps.finetune.options import METHODS, FinetuneOptions, Job, stored_job
-from minitrain.apps.finetune.run import run
-from minitrain.apps.finetune.text import Encoder, make_texts, read_jsonl, rows_of
+from minitrain.apps.finetune.options import METHODS, FinetuneOptions
+from minitrain.apps.finetune.text import make_texts, read_jsonl
 from minitrain.apps.models import find_model
 from minitrain.apps.train.run import Saver
 from minitrain.data.corpus import make_corpus
@@ -84,18 +81,8 @@ def logits(model):
 
 
 def test_from_a_folder_to_a_merged_model():
-    words = said(
-        "finetune",
-        "--model",
-        "base",
-        "--data",
-        "data.jsonl",
-        *LITTLE,
-        "--steps",
-        40,
-        "--out",
-        "run",
-    )
+    given = ["--model", "base", "--data", "data.jsonl", *LITTLE, "--steps", 40, "--out", "run"]
+    words = said("finetune", *given)
     (new,) = [line.split() for line in words.splitlines() if line.startswith("new ")]
     assert new[0] == "new" and float(new[1]) > 2 * float(new[2]), "it learns what is asked"
     assert "old" in words and "village" in words and "tok/s" in words and "iB" in words
@@ -113,21 +100,28 @@ def test_from_a_folder_to_a_merged_model():
     assert Path("again/tokenizer.json").read_bytes() == Path("base/tokenizer.json").read_bytes()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_and_is_saved(method):
+KINDS = ("rslora", "lora+", "pissa", "ia3", "houlsby", "bitfit", "prompt", "full")
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_each_kind_of_method_trains_and_is_saved_and_says_how_it_becomes_a_model(method):
     words = said("finetune", "--model", "base", "--data", "text.txt", "--method", method, *LITTLE)
     folder = Path(f"runs/base-{method}")
     assert len(log(folder)) == 4
     if method == "full":
-        assert "model" in words
-        assert not torch.equal(
-            logits(load_pretrained(folder / "model")[0]), logits(load_pretrained("base")[0])
-        )
+        trained = load_pretrained(folder / "model")[0]
+        assert not torch.equal(logits(trained), logits(load_pretrained("base")[0]))
+        with pytest.raises(InputError, match=f"its model lies in {folder}/model"):
+            find_model(str(folder))
         return
     tuned = load_adapter(load_pretrained("base")[0], folder / "adapter")
     assert not torch.equal(logits(tuned), logits(load_pretrained("base")[0]))
+    for place in (folder, folder / "adapter"):
+        with pytest.raises(InputError, match="holds an adapter") as told:
+            find_model(str(place))
+        assert f"minitrain merge {place} --out" in str(told.value)
     merged = minitrain("merge", str(folder), "--out", "merged")
-    beside = method in ("houlsby", "parallel", "prefix", "p-tuning-v2", "prompt", "bitfit")
+    beside = method in ("houlsby", "prompt", "bitfit")
     assert merged.returncode == (2 if beside else 0), merged.stderr
     assert ("stays beside" in words) == beside and ("merge it with" in words) != beside
     assert method != "bitfit" or "biases, which this kind of model has not" in merged.stderr
@@ -138,7 +132,7 @@ def test_the_commands_methods_are_the_packages():
     assert set(METHODS) == set(methods.METHODS)
 
 
-@pytest.mark.parametrize("method", ["dora", "pissa", "prefix", "full"])
+@pytest.mark.parametrize("method", ["dora", "pissa", "full"])
 def test_it_goes_on_bit_for_bit(method, tmp_path):
     common = ["--data", "data.jsonl", "--method", method, *LITTLE, "--steps", "6"]
     common += ["--dropout", "0.2"] if method == "dora" else []
@@ -164,66 +158,7 @@ def test_it_goes_on_bit_for_bit(method, tmp_path):
     )
 
 
-def test_a_prompt_is_read_and_not_learned():
-    files = load_pretrained("base")[1]
-    encoder = Encoder(files)
-    example = read_jsonl(Path("data.jsonl"))[7]
-    rows = rows_of([example], encoder, 48)
-    prompt, completion = encoder.encode(example.prompt), encoder.encode(example.completion)
-    assert prompt + completion == encoder.encode(example.prompt + example.completion)
-    want = [-100] * (len(prompt) - 1) + completion + [encoder.end]
-    want += [-100] * (48 - len(want))
-    assert rows.targets[0].tolist() == want
-    assert rows.tokens[0].tolist()[: len(prompt)] == prompt
-    unmasked = rows_of([replace(example, prompt="", completion=example.prompt)], encoder, 48)
-    assert unmasked.targets[0].tolist()[: len(prompt)] == prompt
-
-
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-TURNS = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello."), ("user", "Who has")]
-TURNS += [("assistant", "Rosa has 3 pots."), ("user", "Thanks")]
-CHAT = {"messages": [{"role": role, "content": content} for role, content in TURNS]}
-
-
-def with_template(template):
-    files = load_pretrained("base")[1]
-    config = json.loads(files.tokenizer["tokenizer_config.json"]) | {"chat_template": template}
-    return replace(
-        files, tokenizer={**files.tokenizer, "tokenizer_config.json": json.dumps(config).encode()}
-    )
-
-
-def test_of_a_chat_the_assistants_turns_are_learned(tmp_path):
-    Path("chat.jsonl").write_text(json.dumps(CHAT))
-    files = with_template(TEMPLATE)
-    encoder = Encoder(files)
-    tokens, learned = encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
-    said = [token for token, flag in zip(tokens, learned) if flag]
-    assert encoder.backend.decode(said) == "Hello.</>\nRosa has 3 pots.</>\n"
-    for name, content in files.tokenizer.items():
-        (tmp_path / name).write_bytes(content)
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    want = theirs.apply_chat_template(CHAT["messages"], tokenize=False)
-    assert encoder.backend.decode(tokens) == want
-    rows = rows_of(read_jsonl(Path("chat.jsonl")), encoder, 200)
-    assert rows.targets[0][rows.targets[0] >= 0].tolist() == [*said, encoder.end]
-
-
-def test_a_template_that_forgets_earlier_turns_is_refused():
-    """As those of models that think do, which leave thoughts out once another turn follows."""
-    Path("chat.jsonl").write_text(json.dumps(CHAT))
-    encoder = Encoder(with_template("{{ messages[-1].content }}"))
-    with pytest.raises(InputError, match="writes a turn differently"):
-        encoder.encoded(read_jsonl(Path("chat.jsonl"))[0])
-
-
-def test_a_begin_token_of_the_configuration_alone_is_not_put_before_texts():
-    """Only what the tokenizer puts there: at inference there is nothing else, either."""
-    encoder = Encoder(replace(load_pretrained("base")[1], bos_id=5))
-    assert encoder.encoded(Example("a", "b"))[0] == encoder.backend.encode("ab").ids
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}
 
 
 def test_held_out_examples_are_not_learned():
@@ -250,48 +185,34 @@ def test_a_name_on_the_hub(monkeypatch):
         find_model("nobody")
 
 
-def test_a_run_stores_what_it_was_asked(tmp_path):
-    options = FinetuneOptions(data="data.jsonl", rank=3, batch=4, length=48, steps=1)
-    run(Job("base", options, Path("run"), False, "cpu", Path("stop")))
-    assert stored_job(Path("run")) == ("base", options)
-
-
 @pytest.mark.parametrize(
     "words, answer",
     [
         ("--model base", "--data is missing"),
-        ("--model base --data nowhere.jsonl", "there is no text"),
         ("--model base --data sea --method lorra", "did you mean 'lora'"),
-        ("--model base --data sea --method ia3 --rank 4", "no option of --method ia3"),
         ("--model base --data sea --tokens 4", "no option of --method lora"),
-        ("--model base --data sea --rank 0", "--rank is '0'"),
         ("--model base --data sea --rank 17", "rank 17 is more than blocks.0.attention.k can have"),
         ("--model base --data sea --targets q,qq", "no layer is called 'qq'"),
         ("--model base --data sea --method full --dtype bfloat16", "lose updates"),
         ("--model base --data sea --length 65", "use 64 or less"),
         ("--model base --data data.jsonl --batch 5000", "use --batch"),
-        ("--model nowhere --data sea", "there is no model"),
         ("--data sea", "--model is missing"),
         ("--resume", "needs the run's folder"),
         ("--resume --out base", "holds no fine-tuning run"),
         ("--model base --data sea --out base", "is not empty"),
         ("--model base --data broken.jsonl", "line 2 of broken.jsonl is no JSON"),
-        ("--model base --data odd.jsonl", "line 1 of odd.jsonl has a, b"),
         ("--model base --data chat.jsonl", "no chat template"),
         ("--model base --data silent.jsonl", "line 1 of silent.jsonl has no chat"),
         ("--model base --data half.jsonl", "line 2 of half.jsonl has '\\ud83d', half of a surrog"),
         ("--model base --data both.jsonl", "line 1 of both.jsonl has text and messages"),
         ("--model base --data weighed.jsonl", "a message with another weight than 1"),
         ("--model base --data tools.jsonl", "line 1 of tools.jsonl has tools that are not a list"),
-        ("--model base --data empty.jsonl", "is empty"),
         ("--model base --data one.jsonl", "give two or more"),
         ("--model mute --data sea", "has no tokenizer.json"),
     ],
 )
 def test_one_sentence_for_what_cannot_be(words, answer):
     Path("broken.jsonl").write_text('{"text": "a"}\n{')
-    Path("odd.jsonl").write_text('{"b": "a", "a": 1}')
-    Path("empty.jsonl").write_text("\n")
     Path("chat.jsonl").write_text(f"{json.dumps(CHAT)}\n" * 30)
     Path("silent.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi"}]}')
     Path("one.jsonl").write_text(json.dumps(EXAMPLES[0]))
@@ -307,7 +228,7 @@ def test_one_sentence_for_what_cannot_be(words, answer):
     assert len(result.stderr.splitlines()) == 1 and not Path("runs").exists()
 
 
-def test_a_run_is_not_turned_into_another():
+def test_a_run_is_not_turned_into_another_and_merge_says_what_is_missing():
     said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
     for words, answer in (
         (["--rank", "4"], "started with rank None"),
@@ -319,31 +240,13 @@ def test_a_run_is_not_turned_into_another():
     Path("data.jsonl").write_text("\n".join(json.dumps(e) for e in EXAMPLES[:40]))
     with pytest.raises(InputError, match="not the one"):
         said("finetune", "--out", "run", "--resume", "--steps", "5")
-
-
-@pytest.mark.parametrize("folder, answer", [
-    ("run", "run holds an adapter, .* minitrain merge run --out"),
-    ("run/adapter", "run/adapter holds an adapter, .* minitrain merge run/adapter --out"),
-    ("full", "its model lies in full/model"),
-])  # fmt: skip
-def test_a_run_that_is_no_model_says_where_there_is_one(folder, answer):
-    method = ("--method", "full" if folder == "full" else "lora")
-    out = Path(folder).parts[0]
-    said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, *method, "--out", out)
-    with pytest.raises(InputError, match=answer):
-        find_model(folder)
-
-
-def test_merge_says_what_is_missing():
     with pytest.raises(InputError, match="holds no adapter"):
         said("merge", "base", "--out", "merged")
-    said("finetune", "--model", "base", "--data", "data.jsonl", *LITTLE, "--out", "run")
     with pytest.raises(InputError, match="not empty"):
         said("merge", "run", "--out", "base")
     config = Path("run/adapter/adapter_config.json")
-    config.write_text(
-        json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": None})
-    )
+    changed = json.loads(config.read_text()) | {"base_model_name_or_path": None}
+    config.write_text(json.dumps(changed))
     with pytest.raises(InputError, match="give it with --model"):
         said("merge", "run", "--out", "merged")
 

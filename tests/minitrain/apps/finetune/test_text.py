@@ -120,14 +120,6 @@ def test_an_example_is_encoded_as_one_text(kind):
     holds()
 
 
-def test_a_word_after_a_prompt_is_the_word_in_a_text():
-    """Apart, SentencePiece begins the completion with another ▁."""
-    encoder = Encoder(files_of(TOKENIZERS["prepended"]))
-    tokens, learned = encoder.encoded(Example("a dog", " chien"))
-    pieces = [encoder.backend.id_to_token(token) for token, flag in zip(tokens, learned) if flag]
-    assert "".join(pieces) == "▁chien" and "▁▁" not in pieces
-
-
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_a_row_begins_as_a_prompt_does(kind):
     """Only a text that is learned whole has the end token before it, to predict its first by."""
@@ -205,12 +197,12 @@ def test_an_unmarked_chat_is_learned_from_where_the_assistant_is_asked(kind):
         assert tokens[: len(prompt)] == prompt and all(learned[len(prompt) :])
 
 
-def test_half_a_character_is_not_learned():
-    """transformers leaves all but the first byte out where generated text ends in a rare one."""
-    template = "{% generation %}{{ messages[0].content }}{% endgeneration %}."
-    encoder = Encoder(files_of(TOKENIZERS["byte level"], template))
-    tokens, learned = encoder.encoded(Chat(({"role": "assistant", "content": "a😀"},)))
-    assert encoder.backend.decode([t for t, flag in zip(tokens, learned) if flag]) == "a😀"
+def test_a_template_that_forgets_earlier_turns_is_refused():
+    """As those of models that think do, which leave thoughts out once another turn follows."""
+    encoder = Encoder(files_of(TOKENIZERS["byte level"], "{{ messages[-1].content }}"))
+    roles = ("user", "assistant", "user", "assistant")
+    with pytest.raises(InputError, match="writes a turn differently"):
+        encoder.encoded(Chat(tuple({"role": role, "content": role} for role in roles)))
 
 
 def test_tools_reach_the_template():

@@ -28,18 +28,15 @@ def offered(server: Server, wanted: list[Ask]):
     return waited_for(offer(server, wanted))
 
 
-def test_where_a_loop_runs_already(running):
-    """As in a notebook."""
-
-    async def cell():
-        return waited_for(served_model(Server(running.url)))
-
-    assert waited_for(cell()) == "small"
-
-
 def test_every_request_is_told_as_many_tokens_as_it_asked_for(running):
     wanted = asks(lengths_in(8, (4, 40), (2, 12), 0), 50.0, 300, seed=0, shared=16)
-    server = Server(running.url + "/v1/", waited_for(served_model(Server(running.url))))
+
+    async def cell():
+        return waited_for(
+            served_model(Server(running.url))
+        )  # a loop runs already, as in a notebook
+
+    server = Server(running.url + "/v1/", waited_for(cell()))
     ended = []
     told = waited_for(offer(server, wanted, ended.append))
     assert server.model == "small" and set(map(id, ended)) == set(map(id, told))
@@ -137,6 +134,10 @@ def test_the_command_prints_draws_and_writes(running, tmp_path):
         waits = rate["first_token_seconds"], rate["total_seconds"]
         assert all(0 < by["p50"] <= by["p99"] for by in waits) and waits[0]["p50"] < waits[1]["p50"]
         assert rate["goodput_per_second"] == pytest.approx(rate["met"] / rate["seconds"])
+    one_token = ["--requests", "2", "--rates", "inf", "--vocabulary", "300", "--new-tokens", "1"]
+    minitrain("load", "--url", running.url, *one_token, "--json", str(file))
+    (rate,) = json.loads(file.read_text())["rates"]
+    assert rate["between_tokens_seconds"] == {"p50": None, "p90": None, "p99": None}
     drawn = picture.read_text()
     assert all(words in drawn for words in ("first token", "between tokens", "end to end", "p99"))
 
@@ -162,15 +163,6 @@ def test_nobody_there_or_somebody_else():
     with answering("hello") as url:
         done = minitrain("load", "--url", url)
     assert done.returncode == 2 and "is it a server with OpenAI's interface?" in done.stderr
-
-
-def test_percentiles_of_nothing_are_null(running, tmp_path):
-    file = tmp_path / "load.json"
-    words = ["--requests", "2", "--rates", "inf", "--vocabulary", "300", "--new-tokens", "1"]
-    done = minitrain("load", "--url", running.url, *words, "--json", str(file))
-    assert done.returncode == 0 and "–" in done.stdout
-    (rate,) = json.loads(file.read_text())["rates"]
-    assert rate["between_tokens_seconds"] == {"p50": None, "p90": None, "p99": None}
 
 
 class answering(socketserver.ThreadingTCPServer):

@@ -7,15 +7,12 @@ from functools import partial
 
 import pytest
 
-from minitrain.apps.plan.best import pipeline_picture
-from minitrain.apps.plan.options import prices, shape_of
+from minitrain.apps.plan.options import shape_of
 from minitrain.errors import InputError
 from minitrain.measure.flops import flops_per_token
 from minitrain.measure.parameters import parameter_count
 from minitrain.model.config import PRESETS
 from minitrain.planning.predict import count_runs, predict
-from minitrain.planning.run import Plan, make_run
-from minitrain.planning.step.step import estimate
 
 from ..command_line import minitrain
 
@@ -47,7 +44,7 @@ def test_the_swing_of_a_job_and_its_cures():
     assert "emulated" in run("swing").stdout
 
 
-def test_predict_as_json(runs):
+def test_predict_as_json_and_as_a_table(runs):
     done = run("predict", str(runs), "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
@@ -55,11 +52,8 @@ def test_predict_as_json(runs):
     assert set(rows[0]) >= KEYS
     assert sum(rows[0]["memory_parts_gib"].values()) == pytest.approx(rows[0]["memory_gib"])
     assert sum(rows[0]["step_parts_seconds"].values()) == pytest.approx(rows[0]["step_seconds"])
-
-
-def test_predict_as_a_table(runs):
-    done = run("predict", str(runs))
-    assert done.returncode == 0 and "again" in done.stdout and "GiB" in done.stdout
+    shown = run("predict", str(runs)).stdout
+    assert "again" in shown and "GiB" in shown
 
 
 def test_an_impossible_row_is_one_sentence_and_exit_2(runs):
@@ -91,40 +85,25 @@ def test_files_that_cannot_be_read(tmp_path, text, words):
 def test_a_long_file_streams(tmp_path):
     """The estimates come one by one, and no row is held."""
     file = tmp_path / "runs.csv"
-    file.write_text(HEADER + "".join(ROW.replace("small", f"run {i}") for i in range(3_000)))
-    assert count_runs(file) == 3_000
+    file.write_text(HEADER + "".join(ROW.replace("small", f"run {i}") for i in range(300)))
+    assert count_runs(file) == 300
     estimates = predict(file)
     assert next(estimates)["name"] == "run 0"
-    assert sum(1 for _ in estimates) == 2_999
+    assert sum(1 for _ in estimates) == 299
 
 
-def test_a_plan_for_a_preset():
-    done = run(
-        "--model", "llama3-8b", "--gpus", "16", "--seq", "4096", "--tokens", "1e12", "--json"
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+def test_a_plan_for_a_preset_and_a_price_of_ones_own():
+    sizes = ["--model", "llama3-8b", "--gpus", "16", "--seq", "4096", "--tokens", "1e12"]
+    answer = json.loads(run(*sizes, "--json").stdout)
     assert len(answer["plans"]) == 5 and answer["plans"][0]["why"] == "the fastest"
     cost = answer["plans"][0]["cost"]
     assert cost["usd"]["low"] < cost["usd"]["high"] and cost["kwh"] > 0
-
-
-def test_a_picture_and_the_price_of_ones_own():
     done = run("--gpus", "8", "--price", "2-4", "--rank", "cost")
     assert done.returncode == 0, done.stderr
     assert "█" in done.stdout and "--price" in done.stdout and "chip-hours" in done.stdout
 
 
-def test_the_pipelines_picture_keeps_within_80_columns():
-    """Each rank of a deep pipeline has one line, in a terminal of 80 columns."""
-    plan = Plan(pp=8, tp=2, sp=True, dp=1)
-    step = estimate(make_run("H100-SXM-80GB", shape_of("llama3-8b"), plan, 4096, 32))
-    lines = pipeline_picture(step, 80).splitlines()
-    assert sum("rank" in line for line in lines) == 8
-    assert max(map(len, lines)) < 80
-
-
-def test_the_front_as_json_and_as_a_picture(tmp_path):
+def test_the_front_as_json_as_a_picture_and_as_a_table(tmp_path):
     picture = tmp_path / "front.png"
     chips = "A100-SXM-80GB,H100-SXM-80GB"
     options = ["--model", "llama3-8b", "--chips", chips, "--gpus", "16,64", "--deadline", "300"]
@@ -136,12 +115,8 @@ def test_the_front_as_json_and_as_a_picture(tmp_path):
     best = answer["by_deadline"]["300"]
     assert best["days"] <= 300 and best["date"] and best["usd_low"] <= best["usd"]
     assert picture.read_bytes()[:4] == b"\x89PNG"
-
-
-def test_the_front_as_a_table():
-    done = run("front", "--model", "llama3-8b", "--chips", "H100-SXM-80GB", "--gpus", "64")
-    assert done.returncode == 0, done.stderr
-    assert "none of" in done.stdout and "in 365 days" in done.stdout and "2026-03" in done.stdout
+    shown = run("front", "--model", "llama3-8b", "--chips", "H100-SXM-80GB", "--gpus", "64").stdout
+    assert "none of" in shown and "in 365 days" in shown and "2026-03" in shown
 
 
 def test_own_or_rent(tmp_path):
@@ -159,18 +134,12 @@ def test_own_or_rent(tmp_path):
     "arguments,words",
     [
         (["--model", "llama9"], "no model preset is called 'llama9'"),
-        (["--chip", "H100"], "no chip is called 'H100'"),
-        (["--gpus", "0"], "--gpus is '0'"),
         (["--price", "cheap"], "--price is 'cheap'"),
-        (["--rank", "luck"], "no order is called 'luck'"),
         (["--model", "llama3-405b", "--gpus", "8"], "does not fit"),
         (["predict", "none.csv"], "RUNS is 'none.csv' (No such file"),
-        (["front", "--gpus", "64,many"], "--gpus is '64,many'"),
         (["front", "--chips", "H100"], "no chip is called 'H100'"),
-        (["front", "--kind", "gift"], "no kind of price is called 'gift'"),
         (["front", "--picture", "front.gif"], "named .png, .pdf or .svg"),
         (["front", "--model", "llama3-405b", "--gpus", "8"], "fits none of"),
-        (["own", "--busy", "1.2"], "--busy is '1.2': give a number from 0.001 to 1"),
         (["own", "--chip", "L40S"], "--purchase 40000"),
         (["own", "--rent", "4-2"], "the lower end first"),
     ],
@@ -186,12 +155,6 @@ def test_who_only_asks_does_not_wait_for_torch():
     command = [sys.executable, "-c", code, "plan", "--gpus", "8"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "chip-hours" in done.stdout and done.stdout.endswith("\nFalse\n"), done.stderr
-
-
-def test_options_are_read():
-    assert prices("--price").read("2-8").typical == pytest.approx(4)
-    assert prices("--price").read("3").low == 3
-    assert shape_of("llama3-8b").kv_heads == 8
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -18,16 +18,6 @@ CHATML = """{% for turn in messages %}{{ "<|im_start|>" + turn.role + "\n" + tur
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
-LINES = """{% for turn in messages %}
-    {% if turn.role in ["user", "system", "assistant"] %}
-<|{{ turn["role"] }}|>
-{{ turn["content"] + eos_token }}
-    {% endif %}
-    {% if loop.last and add_generation_prompt %}
-<|assistant|>
-    {% endif %}
-{% endfor %}"""
-
 HEADERS_MARKED = """{{- bos_token }}{% for turn in messages %}
 {{- "<|header|>" ~ turn.role ~ "<|end|>\n\n" }}
 {%- if turn.role == "assistant" %}{% generation %}{{ turn.content | trim }}<|eot|>{% endgeneration %}
@@ -78,7 +68,6 @@ TEMPLATES = {
     "chatml": CHATML,
     "chatml_marked": CHATML_MARKED,
     "headers_marked": HEADERS_MARKED,
-    "lines": LINES,
     "thinking": THINKING,
     "tools": TOOLS,
 }

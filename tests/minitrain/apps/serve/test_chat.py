@@ -11,18 +11,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from minitrain.apps.chat import ChatTemplate
 from minitrain.errors import InputError
 
-from .serving import serving
 from .templates import TEMPLATES
-from .test_refusals import CHAT, post, refused
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 PROPERTIES = {"b": {"type": "string", "description": "Get <b> & 'é'"}, "a": {"type": "integer"}}
 GET = {"name": "get", "parameters": {"type": "object", "properties": PROPERTIES}}
 CALL = {"type": "function", "function": {"name": "get", "arguments": {"b": "é<>", "a": 1}}}
-USER, HELLO = (
-    {"role": "user", "content": " Hi é <b> "},
-    {"role": "assistant", "content": "Hello 😀"},
-)
+USER = {"role": "user", "content": " Hi é <b> "}
+HELLO = {"role": "assistant", "content": "Hello 😀"}
 CONVERSATIONS = [
     [USER],
     [{"role": "system", "content": "Be brief.\n"}, USER, HELLO, USER],
@@ -60,12 +56,9 @@ def test_a_template_is_rendered_as_transformers_does(theirs, name):
         for given in GIVEN:
             for answer in (True, False):
                 try:
+                    asked = {"add_generation_prompt": answer, "tokenize": False, **given}
                     want = theirs.apply_chat_template(
-                        messages,
-                        tokenize=False,
-                        chat_template=TEMPLATES[name],
-                        add_generation_prompt=answer,
-                        **given,
+                        messages, chat_template=TEMPLATES[name], **asked
                     )
                 except Exception:
                     want = None
@@ -81,8 +74,6 @@ SNIPPETS = [
     "{{ messages[0] | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}",
     "{{ strftime_now('%Y') }}{% for m in messages %}{{ m.role }}{% break %}{% endfor %}",
     "{% generation %}a{{ messages[0].content }}{% endgeneration %}b",
-    "{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}"
-    "  {% if true %}\n  {{ ns.n }}\n  {% endif %}\n",
     "{{ dict(a=1) }}{{ messages[0].items() | list }}{{ messages[0].get('name', 'x') }}",
     "{% macro say(m) %}[{{ m.content }}]{% endmacro %}{{ say(messages[0]) }}{{ '<&>' | e }}",
 ]
@@ -98,21 +89,15 @@ def test_the_names_a_template_may_use_are_those_of_transformers(theirs, source):
     "source, words",
     [
         ("{% if %}", "Expected an expression"),
-        ("{% generation %}a", "Unexpected end of template"),
         ("{{ raise_exception('only\nusers') }}", "only users"),
         ("{{ messages[7].content }}", "has no element 7"),
-        ("{{ 'a' + 5 }}", "TypeError: can only concatenate str"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{{ nobody() }}", "'nobody' is undefined"),
         ("{{ messages[0].content | what }}", "No filter named 'what'"),
-        ("{{ messages[0].nothing | tojson }}", "TypeError"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ cycler.__init__.__globals__.os }}", "unsafe"),
         ("{% include 'another' %}", "no loader"),
         ("{{ range(10 ** 9) | list }}", "OverflowError: Range too big"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
-        ("{{ strftime_now(5) }}", "TypeError"),
-        ("{{ '%d' | format('x') }}", "TypeError"),
         ({"rag": "a", "agent": "b"}, "there are rag, agent, and none is called default"),
-        (5, "TypeError"),
     ],
 )
 def test_a_template_that_fails_is_one_sentence(source, words):
@@ -120,13 +105,6 @@ def test_a_template_that_fails_is_one_sentence(source, words):
         ChatTemplate(source, {}).render([USER])
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize("source", ["{% if %}", "{{ 'a' + 5 }}", "{{ messages[7].content }}"])
-def test_a_template_that_fails_is_a_400_and_the_model_still_completes(given, source):
-    with serving(given, given.language(template=source)) as one:
-        refused(post(one, CHAT, "chat/completions"), 400, "chat template refuses", "messages")
-        assert post(one, {"model": "small", "prompt": "a"}).status_code == 200
 
 
 def test_of_several_templates_that_for_tools_is_taken():

@@ -6,6 +6,8 @@ import httpx
 import openai
 import pytest
 
+from minitrain.apps.serve.schemas import UnsupportedInChats, UnsupportedInMessages
+
 from .serving import serving
 
 FINE = {"model": "small", "prompt": "Once", "max_tokens": 4}
@@ -29,16 +31,14 @@ def refused(reply, status, words, param=None):
     assert "Traceback" not in reply.text
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"nonsense", b"\xff\xfe", b'{"model": "\\ud800"}', b"[" * 10_000]
-)
-def test_what_is_not_json(running, body):
-    refused(post(running, body), 400, "not JSON")
+NOT_JSON = (b"", b"{", b"nonsense", b"\xff\xfe", b'{"model": "\\ud800"}', b"[" * 10_000)
 
 
-@pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"text"'])
-def test_json_that_is_no_object(running, body):
-    refused(post(running, body), 400, "object")
+def test_what_is_no_object_of_json(running):
+    for body in NOT_JSON:
+        refused(post(running, body), 400, "not JSON")
+    for body in (b"[]", b"5", b"null", b'"text"'):
+        refused(post(running, body), 400, "object")
 
 
 WRONG = {
@@ -48,71 +48,42 @@ WRONG = {
     "top_k": [-2],
     "n": [0, 10**6],
     "seed": [2**63],
-    "stop": [[""], ["a"] * 17],
-    "prompt": [[], [[]], {"a": 1}, [-1], None],
     "model": [5],
     "logprobs": [21],
     "stream": ["yes"],
     "stream_options": [{"usage": True}],
     "max_token": [5],
 }
+WRONG_IN_CHATS = {
+    "messages": [[], "hello", [{"role": "king", "content": "a"}], [{"role": "user"}]],
+    "top_logprobs": [-1],
+}
 
 
-@pytest.mark.parametrize("field", WRONG)
-def test_a_field_of_another_type_or_range_is_named(running, field):
-    for value in WRONG[field]:
-        refused(post(running, FINE | {field: value}), 400, field, field)
+def test_a_field_of_another_type_or_range_is_named(running):
+    for field, values in WRONG.items():
+        for value in values:
+            refused(post(running, FINE | {field: value}), 400, field, field)
+    for field, values in WRONG_IN_CHATS.items():
+        for value in values:
+            reply = post(running, CHAT | {field: value}, "chat/completions")
+            refused(reply, 400, field, field)
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("messages", []),
-        ("messages", "hello"),
-        ("messages", [{"role": "king", "content": "a"}]),
-        ("messages", [{"role": "user"}]),
-        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}]),
-        ("top_logprobs", -1),
-    ],
-)
-def test_a_chats_field_too(running, field, value):
-    refused(post(running, CHAT | {field: value}, "chat/completions"), 400, field, field)
+PROMPTS = "Input should be a string, a list of strings, a list of tokens, or a list of lists"
 
 
 @pytest.mark.parametrize(
     "field, value, words",
     [
         ("content", [{"type": "image_url"}], "content.0.type is wrong: Input should be 'text'"),
-        ("content", [{"type": "text"}], "content.0.text is missing"),
-        (
-            "content",
-            [{"type": "text", "text": "a"}, 5],
-            "content.1 is wrong: Input should be an obj",
-        ),
+        ("content", [{"type": "text", "text": "a"}, 5], "content.1 is wrong: Input should be an "),
         ("content", 5, "content is wrong: Input should be a string or a list of text parts"),
         ("content", None, "content is missing"),
-        (
-            "prompt",
-            {"a": 1},
-            "prompt is wrong: Input should be a string, a list of strings, a list",
-        ),
-        (
-            "prompt",
-            [1.5],
-            "prompt is wrong: Input should be a string, a list of strings, a list of",
-        ),
-        (
-            "prompt",
-            [True],
-            "prompt is wrong: Input should be a string, a list of strings, a list of",
-        ),
+        ("prompt", [True], f"prompt is wrong: {PROMPTS}"),
         ("prompt", ["a", 5], "prompt.1 is wrong: Input should be a valid string"),
-        ("prompt", [5, "a"], "prompt.1 is wrong: Input should be a valid integer"),
         ("prompt", [-1], "prompt.0 is wrong: Input should be greater than or equal to 0"),
         ("prompt", [[5], ["a"]], "prompt.1.0 is wrong: Input should be a valid integer"),
-        ("prompt", [[]], "prompt.0 is wrong: List should have at least 1 item"),
-        ("prompt", [], "prompt is wrong: List should have at least 1 item"),
-        ("stop", "", "stop is wrong: String should have at least 1 character"),
         ("stop", ["a", ""], "stop.1 is wrong: String should have at least 1 character"),
         ("stop", ["a"] * 17, "stop is wrong: List should have at most 16 items"),
         ("stop", 5, "stop is wrong: Input should be a string or a list of strings"),
@@ -126,77 +97,36 @@ def test_of_a_union_the_member_that_is_meant_is_named(running, field, value, wor
     return refused(post(running, FINE | {field: value}), 400, words, field)
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [("best_of", 3), ("echo", True), ("suffix", "the end"), ("logit_bias", {"5": 1})],
-)
-def test_what_openai_has_and_this_server_has_not(running, field, value):
-    reply = post(running, FINE | {field: value})
-    refused(reply, 400, f"{field} is not supported by this server: leave it out", field)
+LACKED = {"best_of": 3, "echo": True, "suffix": "the end", "logit_bias": {"5": 1}}
+NEVER = {"another": "value"}  # of none of them is this a neutral one
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("audio", {"voice": "alloy", "format": "wav"}),
-        ("function_call", {"name": "f"}),
-        ("functions", [{"name": "f"}]),
-        ("logit_bias", {"5": 1}),
-        ("metadata", {"a": "b"}),
-        ("modalities", ["text", "audio"]),
-        ("moderation", {"model": "m"}),
-        ("prediction", {"type": "content", "content": "a"}),
-        ("prompt_cache_options", {"mode": "explicit"}),
-        ("prompt_cache_retention", "24h"),
-        ("reasoning_effort", "low"),
-        ("response_format", {"type": "json_object"}),
-        ("service_tier", "flex"),
-        ("store", True),
-        ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
-        ("tools", [{"type": "function"}]),
-        ("verbosity", "low"),
-        ("web_search_options", {}),
-    ],
-)
-def test_what_chats_have_and_this_server_has_not(running, field, value):
-    reply = post(running, CHAT | {field: value}, "chat/completions")
-    refused(reply, 400, f"{field} is not supported by this server: leave it out", field)
+def test_what_openai_has_and_this_server_has_not_is_named(running):
+    for field, value in LACKED.items():
+        refused(post(running, FINE | {field: value}), 400, f"{field} is not supported", field)
+    for field in UnsupportedInChats.model_fields.keys() - {"parallel_tool_calls"}:
+        reply = post(running, CHAT | {field: NEVER}, "chat/completions")
+        refused(reply, 400, f"{field} is not supported by this server: leave it out", field)
+    for field, value in {"tool_choice": "required", "store": True, "verbosity": "low"}.items():
+        reply = post(running, CHAT | {field: value}, "chat/completions")
+        refused(reply, 400, f"{field} is not supported by this server", field)
+    for field in UnsupportedInMessages.model_fields:
+        message = {"role": "assistant", "content": "a", field: NEVER}
+        reply = post(running, CHAT | {"messages": [message]}, "chat/completions")
+        place = f"messages.0.{field}"
+        refused(reply, 400, f"{place} is not supported", place)
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
-        ("refusal", "I will not."),
-        ("tool_calls", [{"id": "a", "type": "function"}]),
-        ("function_call", {"name": "f", "arguments": "{}"}),
-        ("audio", {"id": "a"}),
-        ("annotations", [{"type": "url_citation"}]),
-    ],
-)
-def test_a_messages_field_that_cannot_be_read_is_named(running, field, value):
-    message = {"role": "assistant", "content": "a", field: value}
-    reply = post(running, CHAT | {"messages": [message]}, "chat/completions")
-    place = f"messages.0.{field}"
-    refused(reply, 400, f"{place} is not supported by this server: leave it out", place)
-
-
-def test_likeliest_tokens_are_not_asked_for_alone(running):
-    reply = post(running, CHAT | {"top_logprobs": 3}, "chat/completions")
-    refused(reply, 400, "top_logprobs is wrong: Input should come with logprobs", "top_logprobs")
-
-
-@pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"1e999"])
-def test_what_is_no_number(running, value):
-    body = b'{"model": "small", "prompt": "a", "temperature": ' + value + b"}"
-    refused(post(running, body), 400, "temperature", "temperature")
-
-
-def test_a_missing_field(running):
-    refused(post(running, {"model": "small"}), 400, "prompt is missing", "prompt")
+def test_what_is_no_number(running):
+    for value in (b"NaN", b"Infinity", b"1e999"):
+        body = b'{"model": "small", "prompt": "a", "temperature": ' + value + b"}"
+        refused(post(running, body), 400, "temperature", "temperature")
 
 
 def test_what_this_model_cannot_do(running):
+    refused(post(running, {"model": "small"}), 400, "prompt is missing", "prompt")
+    reply = post(running, CHAT | {"top_logprobs": 3}, "chat/completions")
+    refused(reply, 400, "top_logprobs is wrong: Input should come with logprobs", "top_logprobs")
     refused(post(running, FINE | {"prompt": "a " * 2000}), 400, "longer than the 512")
     refused(post(running, FINE | {"max_tokens": 10**6}), 400, "longer than the 512")
     refused(post(running, FINE | {"prompt": [299, 300]}), 400, "token 300 is none of the model's")
@@ -232,20 +162,10 @@ def test_a_model_without_a_template_does_not_chat(given):
         assert post(mute, FINE).status_code == 200
 
 
-def test_a_template_that_refuses(given):
-    strict = given.language(template="{{ raise_exception('user first') }}")
-    with serving(given, strict) as one:
+def test_a_template_that_fails_is_a_400_and_the_model_still_completes(given):
+    with serving(given, given.language(template="{{ raise_exception('user first') }}")) as one:
         refused(post(one, CHAT, "chat/completions"), 400, "user first", "messages")
-
-
-def test_a_template_is_held_in_its_sandbox(given):
-    for source in (
-        "{{ ''.__class__.__mro__ }}{{ messages.append(1) }}",
-        "{{ cycler.__init__.__globals__.os }}",
-    ):
-        with serving(given, given.language(template=source)) as one:
-            reply = post(one, CHAT, "chat/completions")
-            assert reply.status_code == 400 and "refuses" in reply.text, reply.text
+        assert post(one, FINE).status_code == 200
 
 
 def test_a_body_that_is_too_large_or_of_another_kind(given):

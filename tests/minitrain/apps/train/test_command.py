@@ -81,40 +81,32 @@ def text(folder) -> Path:
 
 def test_the_corpus_its_floor_and_the_same_bits_for_the_same_command(monkeypatch):
     monkeypatch.setattr(train_text, "HELD_OUT_BYTES", 20_000)
-    output = train(*SMALL, "--steps", 6)
+    output = train(*SMALL, "--steps", 4)
     run, again = Path("runs/0.5M-corpus"), Path("runs/0.5M-corpus-2")
     assert re.search(r"floor +\d\.\d+ nats per token", output)
     assert re.search(r"held out +\d\.\d+, \d+\.\d% above the floor of \d\.\d+", output)
     assert re.search(r"[\d,]+ tokens/s, MFU \d+%", output)
     assert "sample" in output and str(run) in output
     rows = log(run)
-    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4]
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"])
-    assert sum(row["held_out"] != "" for row in rows) >= 5
+    assert any(row["held_out"] is not None for row in rows)
     names = {path.name for path in newest_checkpoint(run).iterdir()}
     assert {"model.safetensors", "optimizer.safetensors", "tokenizer.json", "run.json"} <= names
-    train(*SMALL, "--steps", 6)
+    train(*SMALL, "--steps", 4)
     assert final_bits(run) == final_bits(again)
 
 
-def test_trains_on_a_text_file(text):
-    output = train(*SMALL, "--steps", 3, "--data", text, "--out", "here")
+def test_microbatches_and_recomputation_give_the_same_training(text):
+    for name, *more in (("one", "--accumulate", 1), ("by4", "--accumulate", 4)):
+        output = train(*SMALL, "--steps", 3, "--data", text, *more, "--out", name)
     assert "floor   not known" in output and "above the floor" not in output
-    assert json.loads(Path("here/run.json").read_text())["data"] == str(text)
-
-
-def test_microbatches_give_the_same_training(text):
-    for count in (1, 4):
-        train(*SMALL, "--steps", 3, "--data", text, "--accumulate", count, "--out", f"by{count}")
-    losses = [[float(row["loss"]) for row in log(Path(name))] for name in ("by1", "by4")]
+    train(*SMALL, "--steps", 3, "--data", text, "--recompute", "full", "--out", "full")
+    assert final_bits(Path("full")) == final_bits(Path("one"))
+    losses = [[float(row["loss"]) for row in log(Path(name))] for name in ("one", "by4")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_recomputation_trains_the_same_model(text):
-    for how in ("none", "full"):
-        train(*SMALL, "--steps", 2, "--data", text, "--recompute", how, "--out", how)
-    assert final_bits(Path("full")) == final_bits(Path("none"))
-    assert json.loads(Path("full/run.json").read_text())["recompute"] == "full"
+    stored = json.loads(Path("full/run.json").read_text())
+    assert stored["recompute"] == "full" and stored["data"] == str(text)
 
 
 def test_tokens_and_minutes_end_a_run(text):
@@ -145,17 +137,8 @@ def wait_for(step: int, run: Path, process: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
-def stopped_process(arguments: list[str], step: int) -> tuple[int, str]:
-    """The command as a process that gets Ctrl-C once it has logged `step` steps."""
-    started = process(arguments)
-    wait_for(step, Path(arguments[arguments.index("--out") + 1]), started)
-    started.send_signal(signal.SIGINT)
-    output, _ = started.communicate(timeout=120)
-    return started.returncode, output
-
-
 def stopped_here(arguments: list[str], step: int) -> tuple[int, str]:
-    """The same in this process, whose ranks need not import torch again."""
+    """The command, which gets Ctrl-C once it has logged `step` steps."""
     run, over = Path(arguments[arguments.index("--out") + 1]), threading.Event()
 
     def interrupt() -> None:
@@ -176,42 +159,51 @@ def stopped_here(arguments: list[str], step: int) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize("ranks, stopped", [(1, stopped_process), (2, stopped_here)])
-def test_ctrl_c_saves_and_the_resumed_run_is_bitwise_the_uninterrupted_one(text, ranks, stopped):
-    common = [*SMALL, "--steps", "19", "--data", str(text), "--ranks", str(ranks), "--out"]
-    code, output = stopped([*common, "stopped"], step=4)
+def test_ctrl_c_saves_and_the_resumed_run_is_bitwise_the_uninterrupted_one(text):
+    """Each rank's generators, too, whatever was drawn before in this process or by its parent."""
+    common = [*SMALL, "--steps", "12", "--data", str(text), "--ranks", "2", "--out"]
+    code, output = stopped_here([*common, "stopped"], step=3)
     assert code == 130, output
     assert "python -m minitrain train --out stopped --resume" in output
-    assert 4 <= len(log(Path("stopped"))) < 19
+    assert 3 <= len(log(Path("stopped"))) < 12
     train("--out", "stopped", "--resume")
+    np.random.rand(), random.random(), torch.rand(())
     train(*common, "whole")
     assert final_bits(Path("stopped")) == final_bits(Path("whole"))
     assert lines(Path("stopped")) == lines(Path("whole"))
-
-
-def test_every_generator_is_seeded_and_each_ranks_is_in_the_checkpoint(text):
-    """Whatever was drawn before, in this process or by its parent."""
-    for name in ("one", "two"):
-        np.random.rand(), random.random(), torch.rand(())
-        train(*SMALL, "--steps", 1, "--data", text, "--ranks", 2, "--out", name)
-    one, two = (newest_checkpoint(Path(name)) for name in ("one", "two"))
+    one, two = (newest_checkpoint(Path(name)) for name in ("stopped", "whole"))
     for rank in (0, 1):
         for file in (f"rank-{rank:03d}.json", f"rank-{rank:03d}.safetensors"):
-            assert (one / file).read_bytes() == (two / file).read_bytes()
+            assert (one / file).read_bytes() == (two / file).read_bytes(), file
     states = [json.loads((one / f"rank-{rank:03d}.json").read_text()) for rank in (0, 1)]
     assert states[0]["numpy"] != states[1]["numpy"] and states[0]["python"] != states[1]["python"]
 
 
+STOP_AFTER_TWO_STEPS = """
+import os, signal, sys
+from minitrain.apps.train import run
+from minitrain.__main__ import main
+saver = run.Saver.__call__
+def stopping(self, record):
+    if record.step == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return saver(self, record)
+run.Saver.__call__ = stopping
+sys.argv[1:] = sys.argv[2:]
+main()
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 def test_kill_9_before_the_first_checkpoint_is_no_dead_end(text):
-    common = [*SMALL, "--steps", "40", "--data", str(text), "--out"]
-    killed = process([*common, "run"])
-    wait_for(2, Path("run"), killed)
-    killed.send_signal(signal.SIGSTOP)  # else it may be done before the next line is
+    common = [*SMALL, "--steps", "8", "--data", str(text), "--out"]
+    script = [sys.executable, "-c", STOP_AFTER_TWO_STEPS, "-", "train", *common, "run"]
+    killed = subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert os.WIFSTOPPED(os.waitpid(killed.pid, os.WUNTRACED)[1])
     with pytest.raises(InputError, match="another process is training in run: wait for its end"):
         train(*common, "run")
     killed.kill()
-    killed.communicate()
+    killed.wait()
     assert not list(Path("run").glob("step-*"))
     (Path("run") / ".step-00000001.saving").mkdir()
     shutil.copytree("run", "copy")
@@ -305,21 +297,12 @@ def launched_rank(parent: psutil.Process) -> psutil.Process:
     return next(p for p in parent.children(recursive=True) if os.getsid(p.pid) == p.pid)
 
 
-def torchrun_rank(parent: psutil.Process) -> psutil.Process:
-    return next(p for p in parent.children(recursive=True) if p.environ().get("RANK") == "1")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
-@pytest.mark.parametrize(
-    "before, find",
-    [((), launched_rank), (("torch.distributed.run", "--nproc-per-node=2", "-m"), torchrun_rank)],
-    ids=["launch", "torchrun"],
-)
-def test_sigterm_to_one_rank_saves_and_ends_all(text, before, find):
+def test_sigterm_to_one_rank_saves_and_ends_all(text):
     common = [*SMALL, "--steps", "60", "--data", str(text), "--ranks", "2", "--out"]
-    asked = process([*common, "stopped"], *before)
+    asked = process([*common, "stopped"])
     wait_for(3, Path("stopped"), asked)
-    os.kill(find(psutil.Process(asked.pid)).pid, signal.SIGTERM)
+    os.kill(launched_rank(psutil.Process(asked.pid)).pid, signal.SIGTERM)
     output, _ = asked.communicate(timeout=120)
     assert asked.returncode and "stopping after this step, to save" in output, output
     assert "go on with: python -m minitrain train --out stopped --resume" in output
@@ -344,21 +327,6 @@ def test_sigterm_to_the_whole_group_saves_and_ends_all(text):
     assert newest_checkpoint(Path("stopped")).name == f"step-{len(log(Path('stopped'))):08d}"
 
 
-def test_a_finished_run_may_be_given_more(text):
-    train(*SMALL, "--steps", 2, "--data", text)
-    with pytest.raises(InputError, match=r"run is complete .* such as --resume --steps 4"):
-        train("--resume")
-    assert "trained   4 steps" in train("--resume", "--steps", 4)
-    assert [row["step"] for row in log(Path("runs/0.5M-pangrams"))] == [1, 2, 3, 4]
-
-
-def test_ranks_train_as_one(text):
-    for ranks in (1, 2):
-        train(*SMALL, "--steps", 4, "--data", text, "--ranks", ranks, "--out", f"ranks{ranks}")
-    losses = [[float(row["loss"]) for row in log(Path(f"ranks{n}"))] for n in (1, 2)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
 # --- what a person can do wrong ---
 
 
@@ -368,21 +336,14 @@ def test_ranks_train_as_one(text):
         (["--preset", "1.M"], "did you mean '1M'"),
         (["--preset", "llama3-405b", "--steps", "1"], "GiB for weights.* such as 100M"),
         (["--data", "sotuu"], "did you mean 'sotu'"),
-        (["--data", "nowhere.txt"], "and no file, is called 'nowhere.txt'"),
         (["--domain", "vilage"], "did you mean 'village'"),
-        (["--dtype", "bf16"], "dtype is called 'bf16'"),
-        (["--recompute", "ful"], "did you mean 'full'"),
         (["--ranks", "0"], "--ranks is '0': give a whole number from 1 to 10,000"),
         (["--ranks", "1000", "--batch", "1000"], "1000 ranks are more than this machine can hold"),
         (["--batch", "6", "--accumulate", "4"], "use --batch 8"),
-        (["--batch", "0"], "--batch is '0': give a whole number from 1 to 100,000"),
-        (["--lr", "-1"], "--lr is '-1': give a number from 1e-12 to 10"),
         (["--steps", "3", "--minutes", "1"], "--minutes and --steps each say when to stop"),
         (["--length", "99999"], "--length 99999 is more than 1M can read: use 2048"),
-        (["--vocab", "100"], "--vocab is '100': give a whole number from 257 to 1,000,000"),
         (["--device", "tpu", "--steps", "1"], "--device is 'tpu': give cpu, cuda"),
         (["--device", "xpu", "--steps", "1"], "--device xpu cannot be used here"),
-        (["--cp", "-1"], "--cp is '-1': give a whole number"),
         (["--pp", "2", "--schedule", "1f1bb"], "did you mean '1f1b'"),
         (["--resume"], "no run under runs/ to resume"),
         (["--resume", "--out", "nowhere"], "nowhere holds no run to resume"),
@@ -437,12 +398,6 @@ def test_resuming_refuses_what_would_make_another_run(text):
     with pytest.raises(InputError, match="is damaged"):
         train(*resume)
     assert before and len(log(Path("run"))) == 2
-
-
-def test_help_and_wrong_options_import_no_torch():
-    code = "import sys, minitrain.__main__; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert found.stdout.strip() == "False", found.stderr
 
 
 # --- the same command again, other ranks, notices ---
@@ -509,10 +464,7 @@ def test_a_clouds_notice_saves_and_ends_the_run(text, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (
-            ["--notice", "azure"],
-            "--notice is 'azure': give aws, google, or an http or file address",
-        ),
+        (["--notice", "azure"], "--notice is 'azure': give aws, google, or an http or file addr"),
         (["--notice", "http://"], "--notice is 'http://': give aws"),
         (["--audit"], "--audit and --hang-seconds are for several ranks: give --ranks 2"),
         (["--hang-seconds", "9"], "are for several ranks"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from dataclasses import replace
 
 import pytest
@@ -36,22 +35,12 @@ DENSE, EXPERTS = PRESETS["1M"], PRESETS["1M-moe"]  # 4 heads, 2 key/value heads,
         ),
         ({"pp": 2, "chunks": 2}, "--chunks 2 is not possible with --schedule 1f1b"),
         ({"ep": 2}, "the model has none: use --preset 1M-moe, or --ep 1"),
-        ({"config": EXPERTS, "ep": 3, "batch": 9}, "the model's 8 experts: use --ep 1$"),
         ({"config": EXPERTS, "ep": 3, "batch": 8}, "the model's 8 experts: use --ep 2$"),
         ({"cp": 4, "length": 100}, "100 cannot be cut into 8 .*: use --length 96, or --cp 2"),
-        ({"cp": 4, "length": 2047}, "2047 cannot be cut into 8 .*: use --length 2048, or --cp 1"),
-        (
-            {"cp": 2, "tp": 4, "length": 100, "sequence": True},
-            "100 cannot be cut into 8 equal chunks: use --length 96, or --cp 1",
-        ),
         ({"cp": 2, "sequence": True}, "there is one: use no --sequence, or --tp 2 --cp 1"),
         ({"dp": 3}, "--batch 8 does not divide into rows for 3 ranks x 1 .*: use --batch 9, or --dp 2"),
-        ({"dp": 8, "accumulate": 2}, "for 8 ranks x 2 microbatches: use --batch 16, or --dp 4"),
-        ({"accumulate": 16}, "for 1 rank x 16 microbatches: use --batch 16$"),
         ({"config": EXPERTS, "dp": 4, "ep": 4}, "for 16 ranks x 1 .*: use --batch 16, or --ep 2"),
         ({"tp": 2, "ranks": 4}, "--tp 2 makes a mesh of 2 ranks, and there are 4: use 2 ranks, or --dp 2"),
-        ({"dp": 8, "tp": 2, "ranks": 4}, "makes a mesh of 16 ranks, .* are 4: use 16 ranks, or --dp 2"),
-        ({"dp": 1, "ranks": 7}, "--dp 1 makes a mesh of 1 rank, and there are 7: use 1 rank$"),
     ],
 )  # fmt: skip
 def test_each_reason_has_its_answer(given, answer):
@@ -63,9 +52,7 @@ def test_each_reason_has_its_answer(given, answer):
 
 def test_what_can_work_is_let_through():
     for sizes in ({}, {"tp": 4}, {"dp": 8}, {"pp": 4}, {"cp": 32}, {"dp": 2, "tp": 2, "pp": 2}):
-        check_mesh(
-            DENSE, MeshRequest(**sizes)
-        )  # tp 4: two ranks share each of the 2 key/value heads
+        check_mesh(DENSE, MeshRequest(**sizes))  # tp 4: two ranks share a key/value head
     check_mesh(EXPERTS, MeshRequest(dp=2, ep=4))
     check_mesh(DENSE, MeshRequest(dp=2, tp=2, ranks=4))
 
@@ -96,15 +83,6 @@ def all_meshes(request: MeshRequest) -> list[MeshRequest]:
             for n in range(1, request.places // math.prod(sizes.values()) + 1)
         ]
     return [replace(request, **sizes) for sizes in found]
-
-
-def test_the_answer_can_be_typed():
-    """Whatever flags are advised, put in the place of the old ones, are accepted."""
-    request = MeshRequest(dp=3, tp=3, pp=5, cp=7, ep=3)
-    with pytest.raises(InputError) as told:
-        check_mesh(EXPERTS, request)
-    advised = dict(re.findall(r"--(\w+) (\d+)", str(told.value).split(": use ")[1]))
-    check_mesh(EXPERTS, replace(request, **{axis: int(n) for axis, n in advised.items()}))
 
 
 def test_every_axis_of_a_mesh_has_its_flag():

@@ -1,14 +1,16 @@
-"""`train --data` of what `data prepare` made: its tokens where they lie, its tokenizer, resumed."""
+"""`data prepare`, and `train --data` of what it made: its tokens, its tokenizer, resumed."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from minitrain.apps.train.options import new_options
+from minitrain.apps.train.run import Saver
 from minitrain.apps.train.text import read_rows
 from minitrain.data.corpus import make_corpus
 from minitrain.data.preparation.prepare import prepare
@@ -17,6 +19,7 @@ from minitrain.data.text import load_text
 from minitrain.data.tokenizer import Tokenizer
 from minitrain.errors import InputError
 
+from ..command_line import minitrain
 from .test_command import SMALL, final_bits, lines, train
 from .test_command import folder as folder
 
@@ -46,13 +49,20 @@ def test_its_tokens_are_trained_on_and_the_rest_is_held_out(prepared):
 
 def test_a_run_of_it_is_resumed_bit_for_bit_and_a_changed_folder_is_told(prepared, folder):
     common = [*SMALL, "--data", str(prepared), "--out"]
-    output = train(*common, "run", "--steps", 2)
+
+    def stop_at_two(saver, record):
+        if record.step == 2:
+            saver.run.job.stop_file.touch()
+
+    with patch.object(Saver, "__call__", stop_at_two):
+        output = train(*common, "run", "--steps", 4)
     assert re.search(r"tokens of 300, in rows of 64, 9\d% full", output)
-    assert "resumed at step 2" in train("--out", "run", "--resume", "--steps", 4)
+    assert "resumed at step 2" in train("--out", "run", "--resume")
     vocabulary = Tokenizer.load(prepared / "tokenizer.json").vocab_size
     assert json.loads(Path("run/run.json").read_text())["vocab"] == vocabulary
     train(*common, "whole", "--steps", 4)
-    assert len(lines(Path("run"))) == 4 and final_bits(Path("run")).keys()
+    assert lines(Path("run")) == lines(Path("whole"))
+    assert final_bits(Path("run")) == final_bits(Path("whole"))
     index = prepared / "index.json"
     before = index.read_text()
     try:
@@ -77,3 +87,38 @@ def test_a_wrong_vocabulary_and_an_unfinished_folder_are_told(prepared, folder):
     (folder / "site" / "index.json").write_text('{"pages": 1}')
     (folder / "site" / "page.txt").write_text("a page of text")
     assert load_text(folder / "site") == ["a page of text"], "another's index"
+
+
+# --- as it is typed ---
+
+
+def test_prepare_and_verify(tmp_path):
+    texts = make_corpus(40_000, seed=3).documents
+    lines = [json.dumps({"body": text}) for text in [*texts, texts[0]]]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    words = f"--out {out} --field body --filters none --near 0 --vocab 300".split()
+    done = minitrain("data", "prepare", str(tmp_path / "a.jsonl"), *words)
+    assert done.returncode == 0, done.stderr
+    assert "exact_duplicate" in done.stdout and f"{len(texts)}" in done.stdout
+    assert "cleaning" in done.stderr, "a bar"
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["near"] is None and settings["filters"] == [] and settings["mask"]
+    verified = minitrain("data", "verify", str(out))
+    assert verified.returncode == 0 and f"of {len(texts)} documents in 1 shard" in verified.stdout
+    again = minitrain("data", "prepare", str(tmp_path / "a.jsonl"), *words, "--quiet")
+    assert again.returncode == 2 and "prepared already" in again.stderr
+
+
+def test_what_cannot_be_is_one_sentence(tmp_path):
+    for words, says in (
+        (("prepare", "nowhere", "--out", str(tmp_path / "x")), "no file or folder nowhere"),
+        (("prepare", "sotu", "--out", str(tmp_path / "x"), "--filters", "gofer"), "'gopher'"),
+        (("prepare", "sotu", "--out", str(tmp_path / "x"), "--language", "xx"), "'xx'"),
+        (("prepare", "--out", str(tmp_path / "x")), "Missing argument"),
+        (("verify", str(tmp_path)), "holds no index.json"),
+    ):
+        done = minitrain("data", *words)
+        assert done.returncode == 2 and says in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ def seen(folder, at: float = BEGAN) -> History:
 # --- curves ---
 
 
-@pytest.mark.parametrize("count", [1, 7, MOST - 1, MOST, 5 * MOST + 3, 100_000])
+@pytest.mark.parametrize("count", [1, 7, MOST - 1, MOST, 5 * MOST + 3])
 def test_a_curve_of_any_length_keeps_its_mean_and_its_extremes(count):
     values = np.random.default_rng(count).normal(size=count)
     values[count // 3] = 99.0  # one step of a million
@@ -136,11 +136,10 @@ def test_a_finished_run_is_opened_with_the_alerts_of_its_time(tmp_path):
     write(tmp_path, [{**each, "compute_seconds": 4.5} for each in steps], rank=1)
     write(tmp_path, [{**steps[-1], "step": 300, "loss": math.nan}], ended="diverged")
     state = state_of(seen(tmp_path, BEGAN + 10**7))
+    not_finite, hot = state["alerts"]
     assert state["state"] == "diverged"
-    assert {a["name"] for a in state["alerts"]} == {"GpuHot", "LossNotFinite"}
-    hot = next(a for a in state["alerts"] if a["name"] == "GpuHot")
-    assert hot["on"] == "ranks 0, 1" and not hot["fires"]
-    assert state["alerts"][0]["name"] == "LossNotFinite" and state["alerts"][0]["fires"]
+    assert not_finite["name"] == "LossNotFinite" and not_finite["fires"]
+    assert hot["name"] == "GpuHot" and hot["on"] == "ranks 0, 1" and not hot["fires"]
 
 
 def test_a_session_that_was_stopped_is_no_stall(tmp_path):
@@ -158,10 +157,9 @@ def test_the_panels_are_those_that_the_run_has_anything_for(tmp_path):
     write(tmp_path, [sample(1), sample(2, held_out=2.0)])
     panels = {panel["id"]: panel for panel in state_of(seen(tmp_path))["panels"]}
     assert "ranks" not in panels and "emulated H100" in panels["gpu_power_watts"]["title"]
-    assert [name for name, _ in panels["loss"]["key"]] == ["loss", "held out", "floor 0.900"]
     write(tmp_path, [sample(2, compute_seconds=2.0)], rank=3)
-    real = sample(3, gpu_is_emulated=0)
-    panels = {p["id"]: p for p in (write(tmp_path, [real]), state_of(seen(tmp_path)))[1]["panels"]}
+    write(tmp_path, [sample(3, gpu_is_emulated=0)])
+    panels = {panel["id"]: panel for panel in state_of(seen(tmp_path))["panels"]}
     assert "over 1.1 times the median: rank 3" in panels["ranks"]["picture"]
     assert panels["gpu_power_watts"]["title"] == "Power"
     write(tmp_path / "own", [{"time": BEGAN, "step": 1, "loss": 2.0}])
@@ -169,10 +167,6 @@ def test_the_panels_are_those_that_the_run_has_anything_for(tmp_path):
 
 
 # --- drawing ---
-
-
-def svg_of(text: str) -> ElementTree.Element:
-    return ElementTree.fromstring(text)
 
 
 def test_every_picture_is_whole_has_words_and_stays_inside():
@@ -188,22 +182,11 @@ def test_every_picture_is_whole_has_words_and_stays_inside():
                 svg.stack(series, "a < b"),
                 svg.bars({rank: p.mean for rank, p in enumerate(points)}, "a < b", scale / 2),
             ):
-                root = svg_of(text)
+                root = ElementTree.fromstring(text)
                 assert root.attrib["aria-label"].startswith("a < b")
                 for path in root.iter("path"):
                     numbers = [float(n) for n in re.findall(r"-?\d+\.?\d*", path.attrib["d"])]
                     assert all(-0.1 <= n <= svg.WIDTH + 0.1 for n in numbers)
-
-
-def test_heights_are_round_and_the_curve_is_where_they_say():
-    points = [Point(x, y, y, y) for x, y in ((0.0, 0.0), (10.0, 50.0), (20.0, 100.0))]
-    frame = svg.Frame([0, 20], [0.0, 100.0])
-    assert frame.ticks() == [0, 50, 100] or frame.ticks() == [0, 20, 40, 60, 80, 100]
-    assert frame.y(50.0) == pytest.approx((frame.y(0.0) + frame.y(100.0)) / 2)
-    assert f"{frame.x(10.0):.1f} {frame.y(50.0):.1f}" in svg.lines([("", svg.BLUE, points)], "")
-    log = svg.Frame([0, 1], [0.01, 100.0], log=True)
-    assert log.y(1.0) == pytest.approx((log.y(0.01) + log.y(100.0)) / 2)
-    assert 2 <= len(log.ticks()) <= 5
 
 
 def test_what_a_run_is_called_cannot_write_the_page(tmp_path):
@@ -252,15 +235,9 @@ def test_a_page_is_told_what_is_new_and_pictures_now_and_then(tmp_path):
     assert "step 2" in charts["loss"] and charts["memory_bytes"] is None, "it changes slowly"
     whole = dict(ran(looker.changes())[1]["charts"])
     assert whole["loss"] == charts["loss"] and whole["memory_bytes"], "to a browser that is new"
-    write(tmp_path, [sample(step) for step in range(3, MOST + 2)])
-    seen, third = ran(looker.changes(newer))
-    loss = dict(third["charts"])["loss"]
-    assert f"<b>{1.0 + 3.0 / (MOST + 1):.4g}</b>" in loss, "its number is new"
-    assert "step 2<" in loss, "its picture changes slowly too: two steps share a point now"
-    write(tmp_path, [sample(MOST + 2)], ended="finished")
-    assert all(html for _, html in ran(looker.changes(seen))[1]["charts"]), (
-        "the end shows all of it"
-    )
+    write(tmp_path, [sample(3)], ended="finished")
+    shown = ran(looker.changes(newer))[1]["charts"]
+    assert all(html for _, html in shown), "the end shows all of it"
 
 
 def test_a_stream_tells_at_once_and_ends_with_its_server(tmp_path, monkeypatch):

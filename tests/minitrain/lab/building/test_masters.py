@@ -44,22 +44,15 @@ def cell_with(notebook, text: str):
     return next(cell for cell in notebook.cells if text in cell.source)
 
 
-def test_a_solution_says_that_it_is_one(target):
+def test_a_solution_says_so_and_has_all_the_code_and_none_of_the_marks(target):
     master = read_master(target)
     title = as_solution(master).cells[0].source
-    assert title.startswith(
-        "# e90 · Running sums · solution\n\n> This is the solution; you work in [labs/"
-    )
+    assert title.startswith("# e90 · Running sums · solution\n\n> This is the solution; you work")
     assert "solution" not in for_learners(master).cells[0].source
-
-
-def test_a_solution_has_all_the_code_and_none_of_the_marks(target):
-    master = read_master(target)
     for cell, ours in zip(master.cells[1:], as_solution(master).cells[1:], strict=True):
-        kept = [line for line in cell.source.splitlines() if "###" not in line]
-        assert ours.source.splitlines() == (
-            kept if cell.cell_type == "code" else cell.source.splitlines()
-        )
+        is_code = cell.cell_type == "code"
+        kept = [line for line in cell.source.splitlines() if not (is_code and "###" in line)]
+        assert ours.source.splitlines() == kept
     assert "cumsum(values, 0)" in "".join(cell.source for cell in as_solution(master).cells)
 
 
@@ -70,11 +63,7 @@ def test_the_learner_gets_stubs_and_no_solution(target):
     assert cell_with(lab, "def running_sum").source.endswith("    # YOUR CODE HERE\n    ...")
     assert cell_with(lab, "lab.predict").source.startswith("guess = None  # the last running sum")
     assert all(not cell.get("outputs") for cell in lab.cells)
-
-
-def test_the_stub_can_be_defined(target):
-    source = cell_with(for_learners(read_master(target)), "def running_sum").source
-    compile(source, "cell", "exec")
+    compile(cell_with(lab, "def running_sum").source, "cell", "exec")
 
 
 def test_two_regions_of_a_cell_have_their_own_stubs(target):
@@ -111,11 +100,7 @@ def test_nbgrader_accepts_the_metadata_and_finds_the_points(target):
         ("    ### END SOLUTION\n\n\n# %%", "\n# %%", "do not pair"),
         ('# %% tags=["grade"]\nlab.answer("largest", largest)\n', "", "never graded: ['largest']"),
         ('lab.answer("largest", largest)', 'lab.answer("biggest", largest)', "grades 'biggest'"),
-        (
-            '# %% tags=["grade"]\nlab.answer("largest"',
-            '# %%\nlab.answer("largest"',
-            "no tag 'grade'",
-        ),
+        ('# %% tags=["grade"]\nlab.answer("largest"', '# %%\nlab.answer("largest"', "no tag 'gr"),
         ("    ### BEGIN SOLUTION\n    size", "    size", "do not pair"),
     ],
 )
@@ -123,11 +108,6 @@ def test_a_wrong_master_is_told_with_its_cell(target, old, new, said):
     with pytest.raises(InputError) as caught:
         read_master(edit(target, old, new))
     assert said in str(caught.value)
-
-
-def test_a_lab_that_does_not_exist(course):
-    with pytest.raises(InputError, match="did you mean 'e90_sums'"):
-        targets(["e90_sumz"], course)
 
 
 def test_drift_is_seen_in_either_notebook(target):
@@ -138,9 +118,8 @@ def test_drift_is_seen_in_either_notebook(target):
     lab = nbformat.read(target.lab, 4)
     lab.cells[2].source += " More."
     nbformat.write(lab, target.lab)
-    assert list(drift(target)) == [
-        "labs/e90_sums.ipynb differs from solutions/e90_sums.py from cell 3 on"
-    ]
+    differs = "labs/e90_sums.ipynb differs from solutions/e90_sums.py from cell 3 on"
+    assert list(drift(target)) == [differs]
     edit(target, "A running sum appears", "A sum appears")
     assert len(list(drift(target))) == 2
 
@@ -157,12 +136,10 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
     assert "execution" not in solution.cells[1].metadata and str(Path.home()) + "/" not in text
     card = cell_with(solution, "lab.grade(").outputs[-1]
     assert card.output_type == "execute_result" and card.data["text/plain"] == "6.0"
-    assert determine_grade(cell_with(solution, "lab.grade(")) == (6.0, 6.0), (
-        "nbgrader's own reading"
-    )
-    record = (
-        cell_with(solution, "lab.experiment(").outputs[-1].data["application/vnd.minitrain+json"]
-    )
+    graded = determine_grade(cell_with(solution, "lab.grade("))
+    assert graded == (6.0, 6.0), "nbgrader's own reading"
+    outputs = cell_with(solution, "lab.experiment(").outputs
+    record = outputs[-1].data["application/vnd.minitrain+json"]
     assert record["kind"] == "experiment" and record["value"][1] == {"n": 2, "sum": 2.0}
     picture = cell_with(solution, "show.lines").outputs[0].data["text/html"]
     assert 'alt="sum against elements: measured:' in picture
@@ -172,13 +149,6 @@ def test_executed_with_outputs_and_then_current(target, tmp_path):
     assert cell_with(prose, "lab.grade(").outputs == cell_with(solution, "lab.grade(").outputs
     edit(target, "size = len(values)", "size = values.numel()")
     assert with_outputs(target, as_solution(read_master(target))) is None
-
-
-@pytest.mark.timeout(120)
-def test_the_unfilled_lab_runs_whole(target):
-    lab = execute(for_learners(read_master(target)), MASTER, target.lab.parent, quiet=True)
-    assert "Not written yet" in cell_with(lab, "lab.grade(").outputs[0].data["text/html"]
-    assert "0 of 10 points" in lab.cells[-1].outputs[0].data["text/html"]
 
 
 @pytest.mark.timeout(120)
@@ -197,24 +167,16 @@ def stream(name: str, text: str):
     return nbformat.v4.new_output("stream", name=name, text=text)
 
 
-def test_outputs_are_cleaned_of_bars_and_widgets():
-    widget = nbformat.v4.new_output(
-        "display_data", {"application/vnd.jupyter.widget-view+json": {}}
-    )
+def test_outputs_are_cleaned_of_bars_and_widgets_and_refused_with_warnings_and_paths():
+    view = {"application/vnd.jupyter.widget-view+json": {}}
+    widget = nbformat.v4.new_output("display_data", view)
     kept = clean_outputs([stream("stderr", "\r 50%|##"), widget, stream("stdout", "5")], "cell 1")
     assert [output.text for output in kept] == ["5"]
 
-
-@pytest.mark.parametrize(
-    "output, said",
-    [
-        (stream("stderr", "UserWarning: x"), "stderr"),
-        (stream("stdout", f"{Path.home()}/x"), "path of this"),
-    ],
-)
-def test_warnings_and_paths_are_refused(output, said):
-    with pytest.raises(InputError, match=said):
-        clean_outputs([output], "cell 1")
+    path = str(Path.home() / "x")
+    for name, text, said in (("stderr", "UserWarning", "stderr"), ("stdout", path, "path of this")):
+        with pytest.raises(InputError, match=said):
+            clean_outputs([stream(name, text)], "cell 1")
 
 
 def test_the_picture_is_written_for_the_map(target):
@@ -222,9 +184,8 @@ def test_the_picture_is_written_for_the_map(target):
     notebook = read_master(target)
     with pytest.raises(InputError, match="shows none"):
         write_picture(notebook, target)
-    image = nbformat.v4.new_output(
-        "display_data", {"text/html": '<img src="data:image/png;base64,iVBORw0K">'}
-    )
+    html = '<img src="data:image/png;base64,iVBORw0K">'
+    image = nbformat.v4.new_output("display_data", {"text/html": html})
     cell_with(notebook, "show.lines").outputs = [image]
     write_picture(notebook, target)
     assert target.picture.read_bytes() == b"\x89PNG\r\n"

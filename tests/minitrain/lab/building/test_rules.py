@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from minitrain.lab.building.rules import code_lines, problems, words
-from minitrain.lab.building.schematics import draw_again, is_schematic
+from minitrain.lab.building.schematics import draw_again
 
 
 def told(*cells) -> str:
@@ -28,11 +28,7 @@ SHORT = LINES.rpartition("\n")[0]
     "cell, said",
     [
         (new_markdown_cell(LONG), "cell 2 has 131 words"),
-        (new_markdown_cell("word " * 131, metadata={"tags": ["hint"]}), "cell 2 has 131 words"),
-        (
-            new_markdown_cell("<details><summary>a</summary>\ntext</details>"),
-            "blank line after </summary>",
-        ),
+        (new_markdown_cell("<details><summary>a</summary>\ntext</details>"), "blank line after <"),
         (new_markdown_cell('<div class="alert alert-info">x</div>'), "blockquote"),
         (new_markdown_cell("![](x.png)"), "no alt text"),
         (new_markdown_cell('<img src="x.png">'), "no alt text"),
@@ -41,10 +37,7 @@ SHORT = LINES.rpartition("\n")[0]
         (code(LINES, "experiment"), "21 lines of given code; fold it"),
         (code(LINES, "setup"), "setup cell has at most 6"),
         (code("%timeit x"), "% magic"),
-        (
-            code('show.lines({}, x="", y="", alt="time against size")'),
-            "'alt=' is not for a learner",
-        ),
+        (code('show.lines({}, x="", y="", alt="a")'), "'alt=' is not for a learner"),
         (code("ax.set_xlim(0, 1)", "experiment"), "fold it"),
     ],
 )
@@ -69,12 +62,6 @@ def test_what_keeps_the_rules_passes(cell):
     assert told(cell) == ""
 
 
-def test_too_many_words_in_all():
-    assert "in all" in told(*[new_markdown_cell("word " * 129) for _ in range(35)])
-    hints = [new_markdown_cell("word " * 59, metadata={"tags": ["hint"]}) for _ in range(35)]
-    assert told(*hints) == ""
-
-
 def test_words_counts_prose_only():
     assert words("one [two](https://a.b/c) $$x + y$$ <b>three</b>\n```\ncode here\n```") == 3
 
@@ -86,12 +73,8 @@ def test_the_arguments_of_a_picture_are_no_lines_of_code():
 
 
 def test_code_lines_counts_what_says_something():
-    assert (
-        code_lines(
-            '# comment\n\ndef f():\n    """Doc\n    string."""\n    return g(\n        1,\n    )'
-        )
-        == 3
-    )
+    text = '# comment\n\ndef f():\n    """Doc\n    string."""\n    return g(\n        1,\n    )'
+    assert code_lines(text) == 3
 
 
 # --- only the schematics of a solution are drawn again; what was measured stays ---
@@ -105,11 +88,8 @@ def recorded(source: str, count: int):
 
 def test_what_was_measured_stays(tmp_path: Path):
     measured = recorded("seconds = 3.1", 1)
-    cells = [
-        measured,
-        new_markdown_cell("ideas."),
-        recorded('ideas.router.picture(capacity="none")', 2),
-    ]
+    drawn = recorded('ideas.router.picture(capacity="none")', 2)
+    cells = [measured, new_markdown_cell("ideas."), drawn]
     before = new_notebook(cells=cells)
     after = draw_again(before, "e90", tmp_path)
     assert after.cells[:2] == cells[:2]
@@ -118,10 +98,3 @@ def test_what_was_measured_stays(tmp_path: Path):
     assert after.cells[2].execution_count == 2
     assert draw_again(after, "e90", tmp_path) == after, "bit for bit"
     assert cells[2].outputs[0].data["text/plain"] == "3.1 s, long ago", "a copy was drawn"
-
-
-def test_a_notebook_without_schematics_starts_no_kernel(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("minitrain.lab.building.schematics.execute", None)
-    before = new_notebook(cells=[recorded("ideas = 3", 1), new_markdown_cell("ideas.router()")])
-    assert not any(map(is_schematic, before.cells))
-    assert draw_again(before, "e90", tmp_path) == before

@@ -18,12 +18,8 @@ MINE = "def ring(x):\n    return x + 1\n"
 
 def notebook(**cells: str) -> nbformat.NotebookNode:
     """Cells by id; of one that begins with # the text is Markdown."""
-    made = [
-        (nbformat.v4.new_markdown_cell if text.startswith("#") else nbformat.v4.new_code_cell)(
-            text, id=name
-        )
-        for name, text in cells.items()
-    ]
+    kinds = {True: nbformat.v4.new_markdown_cell, False: nbformat.v4.new_code_cell}
+    made = [kinds[text.startswith("#")](text, id=name) for name, text in cells.items()]
     return nbformat.v4.new_notebook(cells=made)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
-
-import pytest
 
 from minitrain.lab.drawing import cards
 from minitrain.lab.drawing.card import Card, Line
-from minitrain.lab.drawing.display import Rich, words
+from minitrain.lab.drawing.display import Rich
 from minitrain.lab.grading.submission import RECORDED
 
 
@@ -27,38 +24,19 @@ def test_a_failure_shows_its_words_and_the_points():
 
 
 def test_what_several_checks_say_is_said_once():
-    same = [
-        result("failed", 0.0, "rank 0 raised"),
-        result(),
-        result("failed", 0.0, "rank 0 raised"),
-    ]
+    raised = result("failed", 0.0, "rank 0 raised")
+    same = [raised, result(), raised]
     card = cards.grade_card("Ring", same)
     for shown in (card.html, card.text):
         assert shown.count("rank 0 raised") == 1 and shown.count("As above.") == 1
-
-
-def test_full_marks_read_as_such():
-    card = cards.grade_card("Ring", [result(), result()])
-    assert "4 of 4 points" in card.text and "not yet" not in card.text and card.value == "4.0"
-
-
-def test_a_card_reads_well_where_styles_are_stripped():
-    card = cards.grade_card("Ring", [result("failed", 0.0, "got 3, expected 6")])
-    bare = re.sub(r"<[^>]*>", "", card.html).replace("&nbsp;", "")
-    assert "0 of 2 points · Ring" in bare and "0/2 · not yet equals the sum" in bare
 
 
 def test_markup_in_a_message_is_text():
     card = cards.grade_card("Ring", [result("failed", 0.0, "<script>alert(1)</script> & `a<b`")])
     assert "<script>" not in card.html and "&lt;script&gt;" in card.html
     assert "<code>a&lt;b</code>" in card.html
-
-
-@pytest.mark.parametrize(
-    "text, html", [("a `b` c", "a <code>b</code> c"), ("one ` tick", "one ` tick")]
-)
-def test_backticks_are_code_in_pairs_only(text, html):
-    assert words(text) == html
+    card = cards.grade_card("Ring", [result("failed", 0.0, "[here](javascript:alert(1))")])
+    assert "<a " not in card.html
 
 
 def test_data_travels_in_its_own_type():
@@ -66,11 +44,6 @@ def test_data_travels_in_its_own_type():
     bundle = Rich("<b>x</b>", "x", data)._repr_mimebundle_()
     assert bundle == {"text/html": "<b>x</b>", "text/plain": "x", RECORDED: data}
     assert RECORDED not in Rich("<b>x</b>", "x")._repr_mimebundle_()
-
-
-def test_nbgrader_finds_the_points_in_text_plain():
-    card = cards.grade_card("Ring", [result(), result("failed", 0.0, "no")])
-    assert float(card._repr_mimebundle_()["text/plain"]) == 2.0
 
 
 def test_a_line_is_a_link_a_bar_or_a_badge_in_both_forms():
@@ -86,8 +59,3 @@ def test_a_line_is_a_link_a_bar_or_a_badge_in_both_forms():
     ]
     assert '<a href="e0.ipynb"><code>e0</code></a>' in card.html and "&lt;course&gt;" in card.html
     assert "width:100%" in card.html and "width:50%" in card.html
-
-
-def test_a_message_makes_no_link():
-    card = cards.grade_card("Ring", [result("failed", 0.0, "[here](javascript:alert(1))")])
-    assert "<a " not in card.html

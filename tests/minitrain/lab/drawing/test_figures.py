@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from minitrain.errors import InputError
-from minitrain.lab import show, widgets
+from minitrain.lab import widgets
 from minitrain.lab.drawing.alt_text import alt_text
 from minitrain.lab.drawing.charts import bars, spent, timeline
 from minitrain.lab.drawing.colors import READABLE, contrast
-from minitrain.lab.drawing.expert_load import capacity, draw_load, skewed_load, summary
+from minitrain.lab.drawing.expert_load import capacity, skewed_load, summary
 from minitrain.lab.drawing.figures import canvas, label_ends, lines, picture
 from minitrain.lab.drawing.glyphs import GLYPHS, Pen
 from minitrain.lab.drawing.shapes import bare
@@ -59,48 +59,6 @@ def test_labels_at_equal_ends_are_moved_apart():
     assert min(b - a for a, b in pairwise(shifts)) >= 9
 
 
-def names_of(**heights) -> tuple[int, bool]:
-    """How many names stand at ends of lines that end at these heights, and whether in a legend."""
-    with canvas() as (_, ax):
-        lines({k: ([1, 2], [0, v]) for k, v in heights.items()}, x="x", y="y", ax=ax)
-        return len(ax.texts), ax.get_legend() is not None
-
-
-def test_names_stand_at_the_ends_where_they_find_room():
-    assert names_of(one=1) == (0, False), "the y axis says what a line alone is"
-    assert names_of(one=1, two=2, three=3) == (3, False)
-    assert names_of(one=1, two=1, three=1) == (0, True)
-    assert names_of(one=1, **{"a name that is far too long to find room": 2}) == (0, True)
-
-
-def test_bars_say_their_heights_with_the_same_decimals():
-    def texts(values):
-        with canvas() as (_, ax):
-            bars(["a"] * len(values), values, y="s", ax=ax)
-            return [text.get_text() for text in ax.texts]
-
-    assert texts([47.34, 4.07, 0.0]) == ["47.3", "4.1", "0.0"]
-    assert texts([10776, 512]) == ["10,776", "512"]
-    assert texts([0.4123, 0.0002]) == ["0.412", "0.0002"]
-    assert texts([12345.6, 7.2]) == ["12,346", "7"]
-
-
-def test_a_theory_takes_the_colour_of_its_series():
-    with canvas() as (_, ax):
-        lines({"ring": ([1, 2], [1, 2]), "tree": ([1, 2], [2, 3])}, x="x", y="y", ax=ax,
-              theory={"tree, formula": ([1, 2], [2, 3])})  # fmt: skip
-    assert (
-        ax.lines[2].get_color() == ax.lines[1].get_color() and ax.lines[2].get_linestyle() == "--"
-    )
-
-
-def test_theories_of_their_own_differ_by_their_dashes():
-    with canvas() as (_, ax):
-        level = {name: ([1, 2], [i, i]) for i, name in enumerate(("all weights", "the blocks"))}
-        lines({"ring": ([1, 2], [1, 2])}, x="x", y="y", theory=level, ax=ax)
-        assert ax.lines[1].get_linestyle() != ax.lines[2].get_linestyle()
-
-
 def test_words_in_the_colour_of_a_series_are_dark_enough_to_read():
     with canvas() as (fig, ax):
         lines({str(i): ([1, 2], [i, i]) for i in range(7)}, x="x", y="y", labels="direct", ax=ax)
@@ -109,35 +67,11 @@ def test_words_in_the_colour_of_a_series_are_dark_enough_to_read():
         assert len({str(text.get_color()) for text in ax.texts}) == 7
 
 
-def test_a_few_doublings_are_the_ticks():
-    def ticks(xs):
-        with canvas() as (_, ax):
-            lines({"ring": (xs, xs)}, x="x", y="y", log="x", ax=ax)
-            return [text.get_text() for text in ax.get_xticklabels()]
-
-    assert ticks([1, 2, 4, 2048]) == ["1", "2", "4", "2,048"]
-    assert "2,048" not in ticks([1, 3, 2048]), "not a doubling"
-    assert "65,536" not in ticks([1024, 65536]), "too long side by side"
-
-
-def test_series_differ_by_marker_and_bars_by_hatch():
-    with canvas() as (_, ax):
-        lines({str(i): ([1, 2], [i, i]) for i in range(4)}, x="x", y="y", ax=ax)
-        assert len({line.get_marker() for line in ax.lines}) == 4
-    with canvas() as (_, ax):
-        bars(["a"], {"one": [1], "two": [2]}, y="s", ax=ax)
-        assert len({bar.get_hatch() for bar in ax.patches}) == 2
-
-
-def test_bars_stack():
-    with canvas() as (_, ax):
-        bars(["a", "b"], {"one": [1, 2], "two": [3, 4]}, y="s", stacked=True, ax=ax)
-        assert [bar.get_y() for bar in ax.patches] == [0, 0, 1, 2]
-
-
-def test_bars_of_the_wrong_number_are_told():
+def test_bars_of_the_wrong_number_and_an_empty_timeline_are_told():
     with pytest.raises(InputError, match="2 values for 1 names"):
         bars(["a"], [1, 2], y="s", alt=ALT)
+    with pytest.raises(InputError, match="no spans"):
+        timeline([], alt=ALT)
 
 
 def test_a_timeline_has_a_lane_a_row_and_a_colour_a_kind():
@@ -150,21 +84,10 @@ def test_a_timeline_has_a_lane_a_row_and_a_colour_a_kind():
     assert colors[0] == colors[1] != colors[2]
 
 
-def test_an_empty_timeline_is_told():
-    with pytest.raises(InputError, match="no spans"):
-        timeline([], alt=ALT)
-
-
-def test_outside_a_notebook_a_figure_is_its_words(capsys):
-    show.lines({"ring": ([1, 2], [1, 2])}, x="x", y="y", alt=ALT)
-    assert capsys.readouterr().out == f"[figure: {ALT}]\n"
-
-
 def test_a_widget_draws_its_defaults_first(capsys):
     seen = []
-    widgets.explore(
-        lambda ax, **values: seen.append(values), alt=ALT, ranks=(1, 8, 4), size=["s", "m"]
-    )
+    explored = {"ranks": (1, 8, 4), "size": ["s", "m"]}
+    widgets.explore(lambda ax, **values: seen.append(values), alt=ALT, **explored)
     assert seen == [{"ranks": 4, "size": "s"}] and ALT in capsys.readouterr().out
 
 
@@ -186,16 +109,9 @@ def said(draw) -> str:
 def test_lines_with_few_points_and_with_many():
     few = ([1, 2, 4], [0.5, 0.25, 2000.0])
     many = (range(10), [5, 9, 4, 3, 2, 1, 2, 3, 4, 4.5])
-    text = said(
-        lambda ax: lines(
-            {"ring": few, "tree": many},
-            theory={"floor": ([0, 9], [1, 1])},
-            x="size (MB)",
-            y="time (s)",
-            title="All-reduce",
-            ax=ax,
-        )
-    )
+    ways, floor = {"ring": few, "tree": many}, {"floor": ([0, 9], [1, 1])}
+    words = {"x": "size (MB)", "y": "time (s)", "title": "All-reduce"}
+    text = said(lambda ax: lines(ways, theory=floor, ax=ax, **words))
     assert text == (
         "All-reduce. time (s) against size (MB): ring: 0.5 at 1, 0.25 at 2, 2,000 at 4; "
         "tree: from 5.0 at 0 to 4.5 at 9, highest 9.0 at 1, lowest 1.0 at 5; floor: level at 1."
@@ -212,18 +128,9 @@ def test_bars_alone_in_groups_and_predicted():
     assert text == "MB against way: measured: a 1, c 2; counted: a 3, c 4."
 
 
-def test_a_painter_that_has_words_is_quoted():
-    assert said(lambda ax: draw_load([3, 1], ax=ax)).startswith(
-        "Bars of the choices that each expert got"
-    )
-
-
 def test_a_timeline_sums_each_lane():
-    spans = [
-        ("rank 0", 0, 2, "computes"),
-        ("rank 0", 2, 2.5, "waits"),
-        ("rank 0", 3, 4, "computes"),
-    ]
+    spans = [("rank 0", 0, 2, "computes"), ("rank 0", 2, 2.5, "waits")]
+    spans += [("rank 0", 3, 4, "computes")]
     assert spent(spans) == "Timeline: rank 0: computes 3 ms, waits 0.5 ms."
 
 
@@ -236,24 +143,11 @@ def test_a_capacity_is_rounded_up_and_without_one_nothing_is_dropped():
     assert summary([6, 1, 1], 1.0) == "The busiest expert gets 2.2x an even load; 38% is dropped"
 
 
-def test_bars_are_what_is_kept_and_on_them_what_is_dropped():
-    with canvas() as (_, ax):
-        draw_load([6, 1, 1], factor=1.0, ax=ax)
-        assert [bar.get_height() for bar in ax.patches] == [3, 1, 1, 3]
-    with canvas() as (_, ax):
-        draw_load([6, 1, 1], ax=ax)
-        assert [bar.get_height() for bar in ax.patches] == [6, 1, 1]
-
-
 @pytest.mark.parametrize("skew", [0.0, 1.0, 2.0])
 def test_no_choice_is_lost_and_the_bias_evens_the_load(skew):
     alone, balanced = skewed_load(skew), skewed_load(skew, balanced=True)
     assert sum(alone) == sum(balanced) == 512 * 2
     assert max(balanced) < 1.25 * 128 and max(balanced) <= max(alone)
-
-
-def test_a_larger_skew_is_a_busier_expert():
-    assert max(skewed_load(0.0)) < max(skewed_load(1.0)) < max(skewed_load(3.0))
 
 
 # --- each lab has its small picture, which stays in its square and is no other lab's ---

@@ -10,30 +10,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import torch
 
 from minitrain.lab.building.colab_cells import FETCH
 from minitrain.lab.drawing.course_map import also_after, alt_text, course_map, placed
 from minitrain.lab.notebook import colab, health
-from minitrain.lab.notebook.machine import Machine
 from minitrain.lab.notebook.overview import overview_card, standings
 from minitrain.lab.notebook.progress import Progress
-from minitrain.lab.notebook.server import SETTINGS, server_command
+from minitrain.lab.notebook.server import SETTINGS
 from minitrain.paths import course_root
-
-
-def test_the_first_line_names_torch_device_and_cores():
-    version = ".".join(torch.__version__.split(".")[:2])
-    machine = Machine()
-    assert str(machine).startswith(f"torch {version} · ") and str(machine.cores) in str(machine)
-    assert machine.tier == {0: "cpu", 1: "gpu"}.get(torch.cuda.device_count(), "multi")
-
-
-def test_the_server_has_our_settings_and_this_python():
-    command = server_command(Path("/c"), Path("/c/labs/index.ipynb"), 9000, browser=False)
-    assert command[0] == sys.executable and "--no-browser" in command
-    assert f"--LabApp.app_settings_dir={SETTINGS}" in command and "--ServerApp.port=9000" in command
-    assert "--LabApp.default_url=/lab/tree/labs/index.ipynb" in command
 
 
 def test_every_setting_is_one_that_jupyterlab_knows():
@@ -86,12 +70,6 @@ def test_the_doctor_tells_a_state_and_a_remedy_for_all():
     assert next(line for line in lines if line.name == "ranks").state == "ok"
 
 
-@pytest.mark.parametrize("cores, state", [(1, "warn"), (2, "ok")])
-def test_one_core_is_a_warning(monkeypatch, cores, state):
-    monkeypatch.setattr(Machine, "cores", cores)
-    assert health._cores().state == state
-
-
 def test_a_check_that_breaks_is_a_failure_with_its_words(monkeypatch):
     def broken():
         raise OSError("no such device\nsecond line")
@@ -100,11 +78,6 @@ def test_a_check_that_breaks_is_a_failure_with_its_words(monkeypatch):
     assert list(health.examine()) == [
         health.Finding("disk", "fail", "OSError: no such device", "run 'make setup' again")
     ]
-
-
-def test_no_browser_is_only_a_warning(monkeypatch):
-    monkeypatch.setattr(health, "CHROMIUM", ("no-such-browser",))
-    assert health._browser().state == "warn" and "skip" in health._browser().found
 
 
 def test_the_map_goes_from_what_comes_before():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
@@ -13,12 +12,6 @@ from hypothesis import strategies as st
 
 from minitrain.lab.notebook.progress import Progress, progress_dir
 from minitrain.paths import course_root
-
-
-def test_best_score_is_kept(tmp_path: Path):
-    progress = Progress("e90_sums", tmp_path)
-    assert [progress.score("ring", points, 6) for points in (2, 6, 1)] == [2, 6, 6]
-    assert progress.load().points == {"ring": [6, 6]}
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=6))
@@ -36,9 +29,7 @@ def test_a_check_that_is_worth_less_now_is_not_worth_more_than_it_is(tmp_path: P
     assert progress.score("ring", 0, 4) == 4
 
 
-@pytest.mark.parametrize(
-    "broken", ["", "{", "[1, 2]", '{"lab": "another"}', "\0\0\0", '{"lab": 3}']
-)
+@pytest.mark.parametrize("broken", ["", "{", "[1, 2]", '{"lab": "another"}', "\0\0\0"])
 def test_a_broken_file_falls_back_on_the_last_good_one(tmp_path: Path, broken: str):
     progress = Progress("e90_sums", tmp_path)
     progress.score("ring", 6, 6)
@@ -47,12 +38,6 @@ def test_a_broken_file_falls_back_on_the_last_good_one(tmp_path: Path, broken: s
     assert progress.load().points == {"ring": [6, 6]}
     progress.score("other", 1, 1)
     assert progress.load().points == {"ring": [6, 6], "other": [1, 1]}
-
-
-def test_bad_inner_parts_do_not_raise(tmp_path: Path):
-    progress = Progress("e90_sums", tmp_path)
-    progress.path.write_text(json.dumps({"lab": "e90_sums", "points": {"ring": "six"}}))
-    assert progress.load().points == {}
 
 
 def test_a_crash_before_the_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch):
@@ -79,21 +64,10 @@ def test_two_notebooks_at_once_lose_nothing(tmp_path: Path):
     assert len(Progress("e90_sums", tmp_path).load().points) == 40
 
 
-def test_values_are_remembered(tmp_path: Path):
-    progress = Progress("e90_sums", tmp_path)
-    progress.remember("records", "growth", [{"n": 1}])
-    progress.remember("answers", "largest", 8)
-    found = Progress("e90_sums", tmp_path).load()
-    assert found.records == {"growth": [{"n": 1}]} and found.answers == {"largest": 8}
-
-
-def test_each_checkout_has_its_own_folder():
-    assert progress_dir().parent.name == "progress" and len(progress_dir().name) == 12
-
-
 def test_a_run_of_the_solutions_books_no_progress(monkeypatch: pytest.MonkeyPatch):
     learners = progress_dir()
     monkeypatch.chdir(course_root() / "solutions")
     assert progress_dir() == learners / "solutions"
+    assert learners.parent.name == "progress" and len(learners.name) == 12, "one of a checkout"
     monkeypatch.chdir(course_root() / "labs")
     assert progress_dir() == learners

@@ -1,18 +1,54 @@
-"""The same picture of a schedule as data, as it ran, and as the planner times it."""
+"""Drawings of a mesh, with what each rank holds, and of a schedule as planned, run and timed."""
 
 from __future__ import annotations
 
 import pytest
 from matplotlib.colors import to_rgb
 
+from minitrain.errors import InputError
+from minitrain.lab.drawing import mesh as mesh_drawing
 from minitrain.lab.drawing.figures import canvas
+from minitrain.lab.drawing.mesh import HOLDING, draw_mesh, held, places_of
 from minitrain.lab.drawing.schedule import KINDS, draw_schedule, summary
 from minitrain.measure.traffic import Trace
+from minitrain.parallel.mesh import Mesh
 from minitrain.parallel.pipeline.operations import Operation
 from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.timeline import clocked, executed
 from minitrain.planning.run import Model, Plan, make_run
 from minitrain.planning.step.step import timeline
+
+EIGHT = Mesh(pp=2, dp=2, tp=2)
+
+
+def test_every_layer_head_and_row_is_held_by_as_many_ranks():
+    mesh = Mesh(pp=3, dp=2, ep=2, cp=1, tp=2)
+    for what, parts in {"layers": 3, "heads": 2, "experts": 2, "rows": 4}.items():
+        count = dict.fromkeys(range(HOLDING[what]), 0)
+        for rank in range(mesh.size):
+            for number in held(mesh, rank, HOLDING)[what][0]:
+                count[number] += 1
+        assert set(count.values()) == {mesh.size // parts}, what
+    assert "tokens" not in held(mesh, 0, HOLDING), "an axis of size 1 cuts nothing"
+
+
+def test_the_words_say_whether_a_group_leaves_its_node():
+    assert mesh_drawing.summary(EIGHT, 4, "tp", 5).endswith("along tp: 4, 5, inside one node.")
+    assert mesh_drawing.summary(EIGHT, 4, "pp", 5).endswith("along pp: 1, 5, over 2 nodes.")
+    assert mesh_drawing.summary(EIGHT, 8, "", 0) == "8 ranks on 1 node of 8."
+
+
+def test_no_two_ranks_share_a_place():
+    for size, per_node in ((8, 4), (24, 8), (6, 4), (512, 8), (16, 16)):
+        assert len(set(places_of(size, per_node))) == size
+
+
+def test_an_axis_that_is_none_is_named():
+    with pytest.raises(InputError, match="known are"):
+        draw_mesh(EIGHT, axis="cp")
+
+
+# --- schedules ---
 
 
 def boxes(clock, **options):
@@ -38,18 +74,6 @@ def test_a_box_for_each_operation_in_its_colour_with_its_number():
         assert color == pytest.approx(to_rgb(KINDS[event.operation.kind][0]))
     assert numbers == [str(event.operation.microbatch) for _, event in events]
     assert len(hatched) == 2 and label == "time (forwards)"
-
-
-def test_later_chunks_are_lighter():
-    drawn, *_ = boxes(make_schedule("dualpipe", 2, 4))
-    assert len({color for *_, color in drawn}) == 6
-
-
-@pytest.mark.parametrize("chunks, last", [(1, "bubble"), (2, "lighter: second chunk")])
-def test_the_legend_says_what_is_lighter(chunks, last):
-    with canvas(width=10) as (_, ax):
-        draw_schedule(make_schedule("interleaved", 2, 4, chunks), ax=ax)
-        assert ax.get_legend().get_texts()[-1].get_text() == last
 
 
 def test_what_ran_is_drawn_from_the_traces():
@@ -79,8 +103,3 @@ def test_the_words_say_bubble_and_live_activations(capsys):
     assert "4 ranks, 8 microbatches" in words and "38%" in words and "4, 3, 2, 1" in words
     draw_schedule(make_schedule("1f1b", 4, 8))
     assert words in capsys.readouterr().out
-
-
-def test_the_words_say_how_much_of_a_rank_an_activation_is_of():
-    words = summary(clocked(make_schedule("interleaved", 4, 8, 2)))
-    assert "alive at once, of 1/2 of a rank's layers each, rank by rank: 11, 9, 7, 5" in words
