@@ -149,12 +149,13 @@ def _read(
 
 def _report(submission: Submission, name: str, draw: int) -> Report:
     from minitrain.lab.grading.course import load_lab
-    from minitrain.lab.grading.grade import grade_submission, warm
+    from minitrain.lab.grading.grade import grade_submission
     from minitrain.lab.grading.running import drawn_from
     from minitrain.lab.sandbox.limits import PATIENT
+    from minitrain.lab.sandbox.sandbox import Sandbox
 
     lab = load_lab(name)
-    with warm(lab, PATIENT) as sandbox, drawn_from(draw):
+    with Sandbox(lab.hidden, PATIENT) as sandbox, drawn_from(draw):  # starts with the first run
         return grade_submission(submission, lab, sandbox)
 
 

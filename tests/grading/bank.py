@@ -2,8 +2,8 @@
 
 `banks/wrong/e02.diff`: mistakes that lose points, the shortest for each check of lab e02 and for
 each message that a check gives. `banks/right/e02.diff`: other correct solutions with full marks,
-one for each algorithm. `hostile/`: attacks, a file each; each costs its own points. What a
-submission does not define comes from the course.
+one for each algorithm. `hostile/e02.diff`: attacks on that lab, and `hostile/any.diff` on the tiny
+one; each costs its own points. What a submission does not define comes from the course.
 
 Below the name of an exercise stand its entries, each a head and what is handed in:
 
@@ -77,7 +77,7 @@ class Specimen:
 
     @property
     def number(self) -> str:
-        """The lab's: e02 of `wrong/e02.diff` and of what lies in `hostile/e02`."""
+        """The lab's: e02 of `wrong/e02.diff` and of `hostile/e02.diff`."""
         return self.path.stem if self.path.suffix == ".diff" else self.path.parent.name
 
     @property

@@ -23,12 +23,14 @@ from minitrain.lab.grading.doubts import (
     is_copied,
     prints_of,
 )
-from minitrain.lab.grading.grade import grade_submission, warm
+from minitrain.lab.grading.grade import grade_submission
 from minitrain.lab.grading.results import CheckResult, Report
 from minitrain.lab.grading.rows import Grade, finished, graded
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.grading.summary import summary
+from minitrain.lab.sandbox.limits import PATIENT
 from minitrain.lab.sandbox.loader import Cell
+from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.paths import course_root
 
 SOLUTIONS = course_root() / "solutions"
@@ -128,13 +130,23 @@ def test_invented_tables_of_any_size_are_judged_at_once():
     assert impossible(table, ["seconds"]) == []
 
 
+@pytest.mark.parametrize("lab", LABS)
+def test_tables_count_only_with_the_exercises_that_they_rest_on(lab):
+    """The solution's tables and answers, and no exercise: no point, and nothing is run."""
+    copied, checks = read_submission(SOLUTIONS / f"{lab}.ipynb"), load_lab(lab)
+    with Sandbox(checks.hidden) as sandbox:
+        assert grade_submission(replace(copied, cells=()), checks, sandbox).score == 0
+        assert sandbox.process is None
+
+
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
-    """Of a notebook whose tables are copied from the solutions, as its exercises are."""
+    """Of a notebook with the solution's tables, and the exercise that they rest on."""
     lab = load_lab("e00_ranks_and_collectives")
-    sandbox = warm(lab)
-    yield grade_submission(read_submission(SOLUTIONS / f"{lab.name}.ipynb"), lab, sandbox)
-    sandbox.close()
+    copied = read_submission(SOLUTIONS / f"{lab.name}.ipynb")
+    cells = tuple(c for c in copied.cells if not c.whole or "def ring_all_reduce(" in c.source)
+    with Sandbox(lab.hidden, PATIENT) as sandbox:
+        yield grade_submission(replace(copied, cells=cells), lab, sandbox)
 
 
 def test_points_are_withheld_with_those_of_the_answers_read_off(report):

@@ -19,7 +19,6 @@ from minitrain.lab.grading.grade import grade_item, grade_submission
 from minitrain.lab.grading.running import drawn_from, run_checks, unpredictable, within
 from minitrain.lab.grading.submission import read_submission
 from minitrain.lab.sandbox.loader import Cell, Solution
-from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.parallel.collectives.algorithms import chunk_sizes as reference_chunk_sizes
 
 AVERAGE = """
@@ -364,7 +363,7 @@ class TestLimits:
             SubmissionFailed, match=r"not finished after 3 s.*line [23], in f: `(while True:|pass)`"
         ):
             attempt.run(lambda f: f())
-        assert attempt.has_hung
+        assert attempt.has_hung and attempt.spent.hangs == 1 and attempt.spent.seconds >= 3
         attempt.used_seconds = sandbox.limits.exercise_seconds
         with pytest.raises(
             SubmissionFailed, match="not run: the checks before it took all of the 30 s"
@@ -382,18 +381,10 @@ class TestLimits:
         with pytest.raises(SubmissionFailed, match="the exercises before it took all of the 300 s"):
             first._seconds(None)
 
-    def test_each_hang_is_counted(self, tiny, sandbox):
-        hanging = Solution((Cell("a", "def f():\n    while True:\n        pass\n", True),))
-        attempt = Attempt(sandbox, hanging, "f", Spent())
-        with pytest.raises(SubmissionFailed, match="not finished"):
-            attempt.run(lambda f: f(), timeout=0.5)
-        assert attempt.spent.hangs == 1 and attempt.spent.seconds >= 0.5
-
-    def test_a_sandbox_that_was_killed_comes_back(self, tiny, honest):
-        with Sandbox(tiny.hidden) as own:
-            for _ in range(2):
-                assert grade_submission(honest, tiny, own).score == 5
-                own.stop()
+    def test_a_sandbox_that_was_killed_comes_back(self, sandbox):
+        attempt = Attempt(sandbox, Solution((Cell("a", "def f():\n    return 3\n", True),)), "f")
+        sandbox.stop()
+        assert attempt.run(lambda f: f()) == 3
 
 
 def test_checks_are_found_in_order_with_titles_and_points(tiny):

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minitrain.lab.failures import NotAttempted
 from minitrain.lab.grading.attempt import attempt_of
 from minitrain.lab.grading.checks import Exercise
 from minitrain.lab.grading.course import LabChecks, load_lab, pickled_reference
@@ -24,28 +23,14 @@ from minitrain.lab.sandbox.sandbox import Sandbox
 from .bank import Specimen, bank
 
 ALL = bank(Path(__file__).parent / "hostile")
-SPECIMENS = [specimen for specimen in ALL if specimen.path.parent.name == "hostile"]
-ON_LABS = [specimen for specimen in ALL if specimen not in SPECIMENS]  # `hostile/e02`: on that lab
+SPECIMENS = [specimen for specimen in ALL if specimen.number == "any"]
+ON_LABS = [specimen for specimen in ALL if specimen.number != "any"]
 
 # These are also held where the kernel has no walls: by the audit hook, the limits and the watch.
 HELD_WITHOUT_BUBBLEWRAP = [
-    "asks_the_network",
-    "imports_the_reference",
-    "opens_the_reference",
-    "reads_the_solutions",
-    "deletes_the_tests",
-    "writes_over_the_grader",
-    "opens_a_socket",
-    "kills_its_parent",
-    "process_bomb",
-    "memory_bomb",
-    "endless_loop",
-    "fills_the_disk",
-    "leaves_a_daemon",
-    "prints_gigabytes",
-    "forged_on_every_channel",
-    "os_exit",
-    "deadlock",
+    *("imports_the_reference", "opens_the_reference", "reads_the_solutions", "deletes_the_tests"),
+    *("opens_a_socket", "kills_its_parent", "leaves_a_daemon", "forged_reply_and_out"),
+    *("process_bomb", "memory_bomb", "endless_loop", "fills_the_disk", "prints_gigabytes"),
 ]
 
 # Bubblewrap alone answers these in words of its own; without it they lose their points all the same.
@@ -135,26 +120,3 @@ def test_a_daemon_is_gone_after_its_run():
 
 def test_no_pickle_was_loaded():
     assert not Path("/tmp/minitrain-was-here").exists()
-
-
-def test_inputs_differ_from_run_to_run(tiny, sandbox, honest):
-    """A submission that knows the inputs of one run knows nothing of the next."""
-    seen = []
-
-    for check in ("first", "second"):
-        item = tiny.find("exercise", "chunk_sizes")
-        attempt = attempt_of(item, honest, {}, sandbox)
-        sent = attempt.run
-
-        def run(probe, *args, sent=sent):
-            seen.append(args)
-            return sent(probe, *args)
-
-        attempt.run = run
-        assert run_checks(item, {"submission": attempt})[0].status == "passed", check
-    assert seen[0] != seen[2]
-
-
-def test_a_file_without_the_exercise_is_not_run(tiny, sandbox, honest):
-    with pytest.raises(NotAttempted, match="there is no `chunk_sizes`"):
-        attempt_of(tiny.find("exercise", "chunk_sizes"), replace(honest, cells=()), {}, sandbox)

@@ -82,16 +82,3 @@ def test_a_trace_that_is_bent_for_a_while_deceives_the_rank_alone(sandbox):
     for result, notes in zip(results, attempt.notes):
         (run,) = relayed.runs(notes, "call", 1)
         assert result["told"] == 0 and [op.kind for op in relayed.operations(run)] == ["all_reduce"]
-
-
-RENAMED = """
-def f(group, x):
-    group.trace.marks[0] = ("other", group.trace.marks[0][1])
-    return x
-"""
-
-
-def test_a_mark_cannot_be_renamed(sandbox):
-    attempt = Attempt(sandbox, Solution((Cell("cell", RENAMED, True),)), "f")
-    with pytest.raises(CheckFailed, match=r"group.trace.marks \('call' was set\)"):
-        attempt.launch(called, 1.0, ranks=2)

@@ -26,12 +26,13 @@ from tqdm import tqdm
 from minitrain.errors import InputError
 from minitrain.lab.grading.collect import Entry, checks_folder, find_class, find_lab, lab_names
 from minitrain.lab.grading.course import load_lab
-from minitrain.lab.grading.grade import grade_submission, warm
+from minitrain.lab.grading.grade import grade_submission
 from minitrain.lab.grading.rows import Grade, as_csv, failed, finished, graded, one_line, read_rows
 from minitrain.lab.grading.running import drawn_from
 from minitrain.lab.grading.submission import handed_in, read_submission
 from minitrain.lab.sandbox import bubblewrap
 from minitrain.lab.sandbox.limits import PATIENT
+from minitrain.lab.sandbox.sandbox import Sandbox
 from minitrain.paths import write_atomically
 
 SECONDS = 900.0  # for one submission, whose exercises and checks have their own limits
@@ -179,7 +180,7 @@ def grade_entry(entry: Entry, mark: str, root: Path | None = None) -> Grade:
         lab = load_lab(find_lab(submission, root), root)
     except InputError as error:
         return failed(entry, str(error), mark)
-    with warm(lab, PATIENT) as sandbox:
+    with Sandbox(lab.hidden, PATIENT) as sandbox:  # starts with the first run
         return graded(entry, grade_submission(submission, lab, sandbox), mark)
 
 

@@ -1,8 +1,0 @@
-# exercise: chunk_sizes
-# says: killed (SIG
-
-import faulthandler
-
-
-def chunk_sizes(elements, ranks):
-    faulthandler._sigsegv()
