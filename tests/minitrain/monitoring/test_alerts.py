@@ -79,7 +79,7 @@ def test_a_rule_fires_on_its_incident_on_the_right_rank_and_not_before(name, kin
     assert ranks == ({planted.rank} if on_one else set(range(8)))
 
 
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 104))
 def test_all_are_silent_on_healthy_hours(seed):
     assert alarms(seed, "healthy") == ()
 

@@ -13,13 +13,11 @@ from minitrain.errors import InputError
 from minitrain.monitoring.json_lines import (
     JsonLines,
     cut_log,
-    metrics_file,
-    metrics_files,
     parsed,
     read_lines,
     to_json,
 )
-from minitrain.monitoring.loggers import Prometheus, TensorBoard, Thinned, Wandb, flat
+from minitrain.monitoring.loggers import Prometheus, TensorBoard, Thinned, Wandb
 from minitrain.monitoring.metrics import METRICS, exposed_name
 
 SAMPLE = {
@@ -82,20 +80,10 @@ def test_a_sample_a_second_and_nothing_of_the_others_is_lost():
     assert "held_out" in told[2] and "held_out" not in told[3] and told[4]["ended"] == "finished"
 
 
-def test_the_numbers_of_a_sample():
-    assert flat({**SAMPLE, "ended": "finished"}) == {
-        **{k: v for k, v in SAMPLE.items() if k != "parts"},
-        "parts/forward": 0.25,
-        "parts/backward": 0.5,
-    }
-
-
 @pytest.mark.parametrize("sink, module", [(TensorBoard, "tensorboard"), (Wandb, "wandb")])
 def test_an_optional_package_that_is_missing_is_one_sentence(sink, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        InputError, match=rf"--log-to {module} needs {module}, which is not installed: pip install"
-    ):
+    with pytest.raises(InputError, match=f"--log-to {module} needs {module}, .*: pip install"):
         sink(tmp_path)
 
 
@@ -173,12 +161,3 @@ def test_a_resumed_run_forgets_the_steps_that_come_again_and_half_a_line(tmp_pat
     assert found[-1]["loss"] == 9.0
     cut_log(path, 0)
     assert path.read_text() == "" and list(read_lines(tmp_path / "none.jsonl")) == []
-
-
-def test_each_rank_has_a_file_of_its_own(tmp_path):
-    for rank in (0, 2, 11):
-        metrics_file(tmp_path, rank).write_text("")
-    (tmp_path / "metrics.rank-x.jsonl").write_text("")
-    assert list(metrics_files(tmp_path)) == [0, 2, 11]
-    assert metrics_files(tmp_path)[11].name == "metrics.rank-11.jsonl"
-    assert metrics_files(tmp_path / "nowhere") == {}

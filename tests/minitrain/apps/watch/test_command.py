@@ -43,20 +43,17 @@ def test_the_rules_are_printed():
     assert all(rule.name in printed.stdout for rule in RULES)
 
 
-def test_what_is_no_run_is_a_sentence():
-    Path("empty").mkdir()
-    for name, said in (("empty", "holds no metrics.jsonl"), ("nowhere", "No such file")):
-        refused = minitrain("watch", name)
-        assert (
-            refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
-        )
-
-
-def test_a_taken_port_is_a_sentence():
+def test_what_cannot_be_served_is_a_sentence():
     write(Path("run"), [sample(1)])
+    Path("empty").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refused = minitrain("watch", "run", "--port", str(taken.getsockname()[1]))
-    assert refused.returncode == 2 and "cannot be used" in refused.stderr
+        for words, said in (
+            (["empty"], "holds no metrics.jsonl"),
+            (["nowhere"], "No such file"),
+            (["run", "--port", str(taken.getsockname()[1])], "cannot be used"),
+        ):
+            done = minitrain("watch", *words)
+            assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_run_is_served_until_it_is_told_to_end(folder):
@@ -85,10 +82,8 @@ def test_a_run_tells_its_file_its_trace_and_what_it_lacks(folder, monkeypatch):
     for each in samples[:-1]:
         assert sum(each["parts"].values()) == pytest.approx(each["step_seconds"], abs=2e-6)
     assert samples[5]["parts"]["evaluation"] > 0
-    names = {
-        e["name"] for e in json.loads(Path("run/trace-step-3.json").read_text())["traceEvents"]
-    }
-    assert {"forward", "backward", "optimizer"} <= names
+    events = json.loads(Path("run/trace-step-3.json").read_text())["traceEvents"]
+    assert {"forward", "backward", "optimizer"} <= {event["name"] for event in events}
     history = History(Path("run"))
     history.look()
     assert history.state == "finished" and history.alerts.fired == []

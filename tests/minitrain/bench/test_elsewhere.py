@@ -1,5 +1,5 @@
-"""GPTQ beside llm-compressor's: what is asked of it, and what is made of its answer. It itself is only
-in the environment that `make bench-gptq` makes; here a script answers that rounds nothing."""
+"""llm-compressor's GPTQ and vLLM, which have environments of their own that `make bench-gptq` and
+`make bench-vllm` make: what is asked of them, and what is made of the answer. Here scripts answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from minitrain.apps.bench import chosen_cases
-from minitrain.bench import elsewhere, gptq
+from minitrain.bench import elsewhere, gptq, inference, vllm
+from minitrain.bench.serving import Workload
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.hub.load import hub_name
@@ -21,7 +22,9 @@ from minitrain.quantization.methods.method import METHODS
 from minitrain.quantization.model import quantize_model
 
 SHAPE = ModelConfig(64, 32, 2, 2, 1, 48, max_length=64)
+SERVED = ModelConfig(300, 32, 2, 2, 1, 48, max_length=256)
 FORMATS = ("int3f-row", "int4f-g16-mse")
+ANSWERS = '{"answers": [[7, 8], [9]], "seconds": 2.0, "times": [[0.5, 0.75], [1.5]]}'
 NOTHING_ROUNDED = """
 import json, sys
 from safetensors.torch import load_file, save_file
@@ -38,27 +41,34 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def there(tmp_path, monkeypatch):
-    """An environment whose python rounds nothing; it is called `python -I WORKER FOLDER`."""
+def pretend(tmp_path, monkeypatch):
+    """An environment whose python does what a script says in place of the worker."""
     monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path)
-    (tmp_path / "lib/python3.11/site-packages/llmcompressor-9.8.7.dist-info").mkdir(parents=True)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / elsewhere.READY).touch()
-    python = tmp_path / "bin/python"
-    python.write_text(f"#!{sys.executable}\n{NOTHING_ROUNDED}")
-    python.chmod(0o755)
-    return tmp_path
+
+    def there(package: str, script: str) -> None:
+        (tmp_path / f"lib/python3.11/site-packages/{package}-9.8.7.dist-info").mkdir(parents=True)
+        (tmp_path / "bin").mkdir()
+        (tmp_path / elsewhere.READY).touch()
+        python = tmp_path / "bin/python"
+        python.write_text(f"#!{sys.executable}\nimport sys\n{script}\n")
+        python.chmod(0o755)
+
+    return there
 
 
-def test_both_round_the_same_and_are_judged_by_the_same(there):
+# --- GPTQ ---
+
+
+def test_both_round_the_same_and_are_judged_by_the_same(pretend):
+    """It is called `python -I WORKER FOLDER`."""
+    pretend("llmcompressor", NOTHING_ROUNDED)
     cases = gptq.cases(2, SHAPE, FORMATS, (6, 4, 16))
     contest = cases[0].measure.func.__self__
     rows = [case.row() for case in cases]
     assert [row.unit for row in rows] == ["seconds", "perplexity"] * 2
     assert all(row.peer_name == "GPTQModifier of llm-compressor 9.8.7" for row in rows)
-    asked = [
-        json.loads(line) for line in (contest.peer.folder / "asked").read_text().split("\n") if line
-    ]
+    written = (contest.peer.folder / "asked").read_text().splitlines()
+    asked = [json.loads(line) for line in written]
     shown = [(a["bits"], a["group"], a["mse"], a["shape"]) for a in asked]
     assert shown == [(3, None, False, [6, 16])] * 2 + [(4, 16, True, [6, 16])] * 2
     assert all(row.peer == 2.5 for row in rows if row.unit == "seconds")
@@ -100,11 +110,45 @@ def test_of_one_input_both_make_the_same_codes(name):
     calibration, judged = contest.parted(0)
     contest.theirs(name, calibration, judged)
     theirs = load_file(contest.peer.folder / "rounded.safetensors")
-    ours = quantize_model(
-        build(SHAPE), named(name), METHODS["gptq-act-order"], gptq.as_batches(calibration)
-    )
+    batches, method = gptq.as_batches(calibration), METHODS["gptq-act-order"]
+    ours = quantize_model(build(SHAPE), named(name), method, batches)
     for part in "qkv":  # of the first block, before anything is rounded
         path = f"blocks.0.attention.{part}.weight"
         rounded = ours.get_submodule(path.removesuffix(".weight")).weight.dequantize()
         same = (rounded - theirs[hub_name(path)]).abs() < 1e-5
         assert same.float().mean() > 0.98, part
+
+
+# --- vLLM ---
+
+
+def test_a_workload_goes_over_and_answers_come_back(pretend):
+    ready = "print('{\"ready\": true}', flush=True)"
+    pretend("vllm_cpu", f"{ready}\nfor line in sys.stdin: print('{ANSWERS}', flush=True)")
+    peer = vllm.Vllm(build(SERVED))
+    work = Workload(((5, 6), (5,)), (2, 1))
+    for _ in range(2):  # one process for both
+        served = peer(work)
+        assert served.answers == [[7, 8], [9]] and served.seconds == 2.0
+        assert served.latency.first_token[50] == 1.0
+        assert served.latency.between_tokens[50] == 0.25
+    process = peer.there.process
+    assert process.args[1] == "-I" and process.args[-1] == "256"
+
+
+def test_one_that_ends_is_told_in_its_own_words(pretend):
+    pretend("vllm_cpu", "sys.exit('no such operator torchvision::nms')")
+    with pytest.raises(InputError, match=r"make bench-vllm.*torchvision::nms"):
+        vllm.Vllm(build(SERVED))(Workload(((5,),), (1,)))
+
+
+def test_it_is_a_contender_only_where_it_is_there(pretend, tmp_path, monkeypatch):
+    monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path / "nowhere")
+    assert vllm.vllm_version() is None
+    assert not any("vLLM" in case.peer_name for case in inference.cases(1, 4, SERVED))
+    monkeypatch.setattr(elsewhere, "environment", lambda name: tmp_path)
+    pretend("vllm_cpu", "")
+    named = {case.peer_name for case in inference.cases(1, 4, SERVED) if "vLLM" in case.peer_name}
+    assert named == {"vLLM 9.8.7, its build for CPUs"}
+    (tmp_path / elsewhere.READY).unlink()  # pip was interrupted, or is at work still
+    assert vllm.vllm_version() is None
