@@ -34,9 +34,10 @@ ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
 PAIRS = [
     *[("sum", "mean"), ("max", "min"), ("amax", "amin"), ("floor", "ceil"), ("all", "any")],
     *[("argmax", "argmin"), ("float64", "float32"), ("zeros", "ones"), ("append", "extend")],
-    *[("zeros_like", "empty_like"), ("unfold", "split"), ("popleft", "pop")],
+    *[("unfold", "split"), ("popleft", "pop")],
 ]
-NAMES = {old: new for pair in PAIRS for old, new in (pair, pair[::-1])} | {"round": "floor"}
+NAMES = {old: new for pair in PAIRS for old, new in (pair, pair[::-1])}
+NAMES |= {"round": "floor", "zeros_like": "empty_like"}
 WITHOUT = (  # x.clone() -> x, F.silu(x) -> x, torch.no_grad(): body -> body
     *("clone", "contiguous", "detach", "copy", "float", "double", "long", "abs", "flatten", "sqrt"),
     *("to", "type_as", "clamp", "clamp_min", "round", "floor", "ceil", "log", "exp", "square"),
