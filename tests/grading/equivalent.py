@@ -56,6 +56,56 @@ EQUIVALENT = {
         "total = total + loss.detach()",
     ): "0.0 + the first loss is a tensor of its own, into which the others are added",
     (
+        "ring_shift",
+        "torch.empty_like(tensor) -> torch.zeros_like(tensor)",
+        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_shift",
+        "torch.empty_like -> torch.zeros_like",
+        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_reduce_scatter",
+        "torch.empty_like(own) -> torch.zeros_like(own)",
+        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_reduce_scatter",
+        "torch.empty_like -> torch.zeros_like",
+        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
+    ): "what arrives overwrites every element",
+    (
+        "pairwise_all_to_all",
+        "torch.empty_like(chunk) -> torch.zeros_like(chunk)",
+        "out = [torch.empty_like(chunk) for chunk in chunks]",
+    ): "what arrives overwrites every element",
+    (
+        "pairwise_all_to_all",
+        "torch.empty_like -> torch.zeros_like",
+        "out = [torch.empty_like(chunk) for chunk in chunks]",
+    ): "what arrives overwrites every element",
+    (
+        "tree_broadcast",
+        "distance < group.size -> distance <= group.size",
+        "while distance < group.size:",
+    ): "a round of distance N sends nothing",
+    (
+        "ring_reduce_scatter",
+        "(group.rank - 2 - step) % group.size -> group.rank - 2 - step",
+        "own = chunks[(group.rank - 2 - step) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
+        "ring_all_gather",
+        "(group.rank - step) % group.size -> group.rank - step",
+        "have = places[(group.rank - step) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
+        "ring_all_gather",
+        "(group.rank - step - 1) % group.size -> group.rank - step - 1",
+        "need = places[(group.rank - step - 1) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
         "Checkpoint",
         "torch.random.fork_rng(devices=[]) -> torch.random.fork_rng()",
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():",
