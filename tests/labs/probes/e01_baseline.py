@@ -147,4 +147,5 @@ def one_step(f, batches, scale, *clip):
         "left": left,
         "events": model.events,
         "batches": after,
+        "weights": [p.detach() for p in model.parameters()],
     }

@@ -117,39 +117,25 @@ def averaged(group, f, calls):
     ]
 
 
-class Watched:
-    """A group, which notes whose tensors are written to while their all-reduce is under way; what is
-    set on it is set on the group itself."""
+def watched(group):
+    """Shapes of the tensors that will be written to while their all-reduce is under way."""
+    touched, send = [], group.all_reduce
 
-    def __init__(self, group):
-        vars(self).update(_group=group, _touched=[])
+    def all_reduce(tensor, op="sum", async_op=False):
+        work = send(tensor, op, async_op)
+        if async_op:
+            before, wait = [tensor.detach().clone()], work.wait
 
-    def __getattr__(self, name):
-        return getattr(self._group, name)
+            def compared():
+                if before and not torch.equal(tensor, before.pop()):
+                    touched.append(list(tensor.shape))
+                return wait()
 
-    def __setattr__(self, name, value):
-        setattr(self._group, name, value)
+            work.wait = compared
+        return work
 
-    def all_reduce(self, tensor, op="sum", async_op=False):
-        work = self._group.all_reduce(tensor, op, async_op)
-        return UnderWay(work, tensor, self._touched) if async_op else work
-
-
-class UnderWay:
-    """A work, and what its tensor was when it was issued."""
-
-    def __init__(self, work, tensor, touched):
-        self._work, self._tensor, self._touched = work, tensor, touched
-        self._sent = tensor.detach().clone()
-
-    def __getattr__(self, name):
-        return getattr(self._work, name)
-
-    def wait(self):
-        if self._sent is not None and not torch.equal(self._tensor, self._sent):
-            self._touched.append(list(self._tensor.shape))
-        self._sent = None
-        return self._work.wait()
+    group.all_reduce = all_reduce
+    return touched
 
 
 class Job:
@@ -193,16 +179,17 @@ def wrapped(group, f, plans):
     """The gradients that the DDP class leaves in several models that are alive together, step by
     step. A plan: width, bucket_bytes, steps; a step: set_to_none, and each rank's microbatches and
     their paths."""
-    spare, watched = displaced(group), Watched(group)
-    jobs, found = [Job(watched, f, plan) for plan in plans], [[] for _ in plans]
+    spare, touched = displaced(group), watched(group)
+    jobs, found = [Job(group, f, plan) for plan in plans], [[] for _ in plans]
     for number in range(len(plans[0]["steps"])):
         for job in jobs:
             job.forward(job.plan["steps"][number], group.rank)
         for job in jobs:
             job.backward()
         for job, steps in zip(jobs, found):
-            steps.append({"gradients": job.finish(), "touched": list(watched._touched)})
-            watched._touched.clear()
+            steps.append({"gradients": job.finish(), "touched": list(touched)})
+            touched.clear()
+    del group.all_reduce  # the group is to be found as it was
     spare.clear()
     return found
 
