@@ -11,7 +11,7 @@ from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.verdicts import as_above, in_a_row, told_above
+from minitrain.lab.grading.verdicts import in_a_row
 from minitrain.words import plural
 
 from .probes import e09b_speculative_decoding as probes
@@ -279,8 +279,7 @@ class TestVerify(Exercise):
     @check(points=4, title="several drafts: the text ends with the first that is not kept")
     def test_several(self, submission):
         sizes = ((16, 3, 7), (12, 2, 5), (2, 4, 6))
-        with told_above(self.one_draft, submission):
-            self.compare(submission, [drawn_case(*each) for each in sizes])
+        self.compare(submission, [drawn_case(*each) for each in sizes])
 
     def ordinary(self, submission):
         """What the checks before ask."""
@@ -296,18 +295,16 @@ class TestVerify(Exercise):
                 level = float(torch.rand(()))
             cases.append((p, q, drafts, coins, level))
         cases.append(drawn_case(3, 0, 6))
-        with told_above(self.ordinary, submission):
-            try:
-                self.compare(submission, cases)
-            except SubmissionFailed as failure:
-                self.compare(submission, cases[:-1])
-                raise SubmissionFailed(failure.kind, f"{failure}\ndrafts may be none at all, g = 0: the bonus token comes all the same, from p's only place") from None  # fmt: skip
+        try:
+            self.compare(submission, cases)
+        except SubmissionFailed as failure:
+            self.compare(submission, cases[:-1])
+            raise SubmissionFailed(failure.kind, f"{failure}\ndrafts may be none at all, g = 0: the bonus token comes all the same, from p's only place") from None  # fmt: skip
 
     @check(points=3, title="many requests at once, without a loop over them")
     def test_at_once(self, submission):
         few, many = drawn_case(3, 2, 6), self.many()
-        with told_above(self.ordinary, submission):
-            notes = self.compare(submission, [few, many])
+        notes = self.compare(submission, [few, many])
         small, large = (note["operations"] for note in notes)
         expect.that(
             small >= 4,
@@ -346,26 +343,25 @@ class TestVerify(Exercise):
             (same, above, likely, never, 0.37),
             self.beside(same, above, likely, never),
         ]
-        with as_above(self.ordinary, submission):
-            got = submission.run(probes.verified, cases)
-            first = pair(got["calls"][0]["out"], ("tokens", "kept"))[1]
-            if isinstance(first, torch.Tensor) and first.any():
-                raise CheckFailed(
-                    "a draft of p = 0 was kept by a coin of 0: 0 < p/q is false there. Either it was compared by <=, or "
-                    f"something was added to p\nthe first draft of each request has p = 0: kept is 0 for all, and was {first.tolist()}"
-                )
-            try:
-                self.is_right(got["calls"][1]["out"], got["notes"][1], *cases[1], causes=False)
-            except CheckFailed as failure:
-                words = "at temperature 0, where p and q are 1 for one token and 0 elsewhere: "
-                raise CheckFailed(words + str(failure), words + failure.secretive) from None
-            self.nothing_left(got["calls"][2]["out"], got["notes"][2], same, above)
-            rows = got["notes"][3]["rows"]
-            expect.that(
-                rows and all(bool(row.isfinite().all() and row.sum() > 0) for row in rows),
-                "of five requests three have nothing left of (p - q)+ and two have: `pick` was given a row of zeros or nan. Each "
-                "request's own row decides, not the sum over all of them",
+        got = submission.run(probes.verified, cases)
+        first = pair(got["calls"][0]["out"], ("tokens", "kept"))[1]
+        if isinstance(first, torch.Tensor) and first.any():
+            raise CheckFailed(
+                "a draft of p = 0 was kept by a coin of 0: 0 < p/q is false there. Either it was compared by <=, or "
+                f"something was added to p\nthe first draft of each request has p = 0: kept is 0 for all, and was {first.tolist()}"
             )
+        try:
+            self.is_right(got["calls"][1]["out"], got["notes"][1], *cases[1], causes=False)
+        except CheckFailed as failure:
+            words = "at temperature 0, where p and q are 1 for one token and 0 elsewhere: "
+            raise CheckFailed(words + str(failure), words + failure.secretive) from None
+        self.nothing_left(got["calls"][2]["out"], got["notes"][2], same, above)
+        rows = got["notes"][3]["rows"]
+        expect.that(
+            rows and all(bool(row.isfinite().all() and row.sum() > 0) for row in rows),
+            "of five requests three have nothing left of (p - q)+ and two have: `pick` was given a row of zeros or nan. Each "
+            "request's own row decides, not the sum over all of them",
+        )
 
     def beside(self, p, q, drafts, coins):
         """The same requests in one batch with two whose draft is rejected in the usual way."""
@@ -588,8 +584,7 @@ class TestNgramDraft(Exercise):
                 fresh = [7, 8, *tokens, 9, tokens[-1]]  # the end of two is nowhere, that of one is
             cases += [(tokens, most, longest), (fresh, most, longest)]
         cases.append((telling_text(2, 1), 2, 1))
-        with told_above(self.latest, submission):
-            self.compare(submission, cases)
+        self.compare(submission, cases)
 
     @check(points=2, title="nothing found, short texts, a find that runs into the text's end")
     def test_edges(self, submission):
@@ -606,10 +601,8 @@ class TestNgramDraft(Exercise):
             ([d, 10 * e + f, *tail], 2),
             ([f, 10 * d + e, *tail], 2),
         ]
-        with (
-            told_above(self.latest, submission),
-            expect.because({("index", "empty"): "a text may be shorter than the n-gram: look for fewer tokens then"}),
-        ):  # fmt: skip
+        words = "a text may be shorter than the n-gram: look for fewer tokens then"
+        with expect.because({("index", "empty"): words}):
             self.compare(submission, cases)
 
 
@@ -876,8 +869,7 @@ class TestTreeAttention(Exercise):
         n, deep = torch.randint(4, 8, ()).item(), torch.randint(35, 45, ()).item()
         cases = [(list(range(-1, n - 1)), 3), ([-1] * n, 2), ([-1], 6), (drawn_tree(7), 0)]
         cases.append((list(range(-1, deep - 1)), 2))
-        with as_above(self.in_any_order, submission):
-            in_a_row(partial(self.both, submission), cases)
+        in_a_row(partial(self.both, submission), cases)
 
     def in_any_order(self, submission):
         """What the checks before ask."""
@@ -1012,8 +1004,7 @@ class TestAcceptedPath(Exercise):
 
     @check(points=2, title="one token more than nodes, also where no node is kept")
     def test_last(self, submission):
-        with told_above(self.way, submission):
-            self.compare(submission, [drawn_walk(6, 0), drawn_walk(8, 1), drawn_walk(8, 0), drawn_walk(9, 3)])  # fmt: skip
+        self.compare(submission, [drawn_walk(6, 0), drawn_walk(8, 1), drawn_walk(8, 0), drawn_walk(9, 3)])  # fmt: skip
 
     @check(points=2, title="no nodes, a chain that is kept whole, the last node")
     def test_edges(self, submission):
@@ -1024,12 +1015,11 @@ class TestAcceptedPath(Exercise):
             ([a, b, c, d], [-1, -1, -1, -1], [d, a, b, c, a]),
             ([a, b, c, a], [-1, 0, 0, 2], [a, c, b, a, d]),
         ]
-        with told_above(self.way, submission):
-            try:
-                self.compare(submission, cases)
-            except SubmissionFailed as failure:
-                self.compare(submission, cases[1:])
-                raise SubmissionFailed(failure.kind, f"{failure}\na tree may have no nodes: the target's own token after the text comes all the same") from None  # fmt: skip
+        try:
+            self.compare(submission, cases)
+        except SubmissionFailed as failure:
+            self.compare(submission, cases[1:])
+            raise SubmissionFailed(failure.kind, f"{failure}\na tree may have no nodes: the target's own token after the text comes all the same") from None  # fmt: skip
 
 
 # ---- heads
@@ -1158,9 +1148,8 @@ class TestMedusaLoss(Exercise):
     def test_decay(self, submission):
         decay = float(0.3 + 0.5 * torch.rand(()))
         cases = [self.draw(2, 9, 6, 8, 3), self.draw(2, 7, 5, 6, 4, decay), self.draw(1, 5, 4, 6, 3, decay / 2)]  # fmt: skip
-        with told_above(self.unweighted, submission):
-            for result, case in zip(self.results(submission, cases), cases):
-                self.right_loss(result, *case)
+        for result, case in zip(self.results(submission, cases), cases):
+            self.right_loss(result, *case)
 
     @check(
         points=3,
@@ -1168,10 +1157,9 @@ class TestMedusaLoss(Exercise):
     )
     def test_gradients(self, submission):
         cases = [self.draw(2, 8, 6, 9, 3), self.draw(3, 6, 4, 7, 2, 0.5)]
-        with told_above(self.weighted, submission):
-            results = self.results(submission, cases)
-            for result, case in zip(results, cases):
-                self.right_loss(result, *case)
+        results = self.results(submission, cases)
+        for result, case in zip(results, cases):
+            self.right_loss(result, *case)
         for result, case in zip(results, cases):
             hidden, inner, outer, tokens, *more = case
             expect.that(
