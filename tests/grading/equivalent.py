@@ -51,6 +51,31 @@ EQUIVALENT = {
         "between = chip_hours * 3600 / failures / chips",
     ): "0.014 % of the interval, where the check allows 0.5 %",
     (
+        "conjugates",
+        "@staticmethod -> def forward(ctx, x):",
+        "def forward(ctx, x):",
+    ): "torch takes it from the class, where a function has no self either",
+    (
+        "conjugates",
+        "@staticmethod -> def backward(ctx, dy):",
+        "def backward(ctx, dy):",
+    ): "torch takes it from the class, where a function has no self either",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "top = tp.max(logits.amax(dim=-1))  # (n,)",
+    ): "the last of two dimensions is dimension 1",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "total = tp.reduce((logits - top[:, None]).exp().sum(dim=-1))  # (n,)",
+    ): "the last of two dimensions is dimension 1",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "mine = logits.gather(-1, places.masked_fill(elsewhere, 0)[:, None])[:, 0]",
+    ): "the last of two dimensions is dimension 1",
+    (
         "vocabulary_loss",
         "-1 -> 1",
         "width = logits.shape[-1]",
