@@ -96,6 +96,21 @@ EQUIVALENT = {
         'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
     ): "the words of an error are free",
     (
+        "run_operations",
+        "torch.empty_like -> torch.zeros_like",
+        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
+    ): "all of the buffer is received",
+    (
+        "run_operations",
+        "torch.empty_like(out) -> torch.zeros_like(out)",
+        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
+    ): "all of the buffer is received",
+    (
+        "run_operations",
+        "out.detach() -> out",
+        "loss = loss + out.detach()",
+    ): "the loss keeps a graph whose saved tensors backward has freed, and no sentence forbids it",
+    (
         "best_interval",
         "save_seconds >= 2 * between -> save_seconds > 2 * between",
         "if save_seconds >= 2 * between:",
