@@ -111,6 +111,21 @@ EQUIVALENT = {
         "loss = loss + out.detach()",
     ): "the loss keeps a graph whose saved tensors backward has freed, and no sentence forbids it",
     (
+        "ring_backward",
+        "d_block = d_block + coming() -> d_block += coming()",
+        "d_block = d_block + coming()",
+    ): "what `gradients` gives may be written into",
+    (
+        "ring_backward",
+        "dq = dq + dq_part -> dq += dq_part",
+        "dq = dq + dq_part",
+    ): "what `gradients` gives may be written into",
+    (
+        "ulysses",
+        "f'{q.shape[1]} heads cannot be shared by {size} ranks' -> f'{q.shape[1]}{size}'",
+        'raise ValueError(f"{q.shape[1]} heads cannot be shared by {size} ranks")',
+    ): "the words of an error are free",
+    (
         "best_interval",
         "save_seconds >= 2 * between -> save_seconds > 2 * between",
         "if save_seconds >= 2 * between:",
