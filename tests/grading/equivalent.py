@@ -141,10 +141,125 @@ EQUIVALENT = {
         "if start < stop:",
     ): "it reads an empty piece more, and puts nothing in its place",
     (
+        "newest_whole",
+        "len(checksum) == 4 and zlib.crc32(data).to_bytes(4, 'litt... -> zlib.crc32(data).to_bytes(4, 'little') == checksum",
+        'if len(checksum) == 4 and zlib.crc32(data).to_bytes(4, "little") == checksum:',
+    ): "four bytes never equal fewer",
+    (
+        "slow_ranks",
+        "compute - middle -> middle - compute",
+        "deviation = 1.4826 * (compute - middle).abs().median()",
+    ): "the sign goes",
+    (
+        "SpikeRule",
+        "self.skipped + 1 -> self.skipped - 1",
+        "self.skipped = (self.skipped + 1) % self.patience",
+    ): "it counts down from `patience`",
+    (
+        "merge",
+        "0 -> 1",
+        "base = both.masked_fill(both == -torch.inf, 0)",
+    ): "exp(-inf - 1) is 0, too",
+    (
+        "split_layers",
+        "(stages - more) // 2 -> (stages - more) / 2",
+        "first = (stages - more) // 2",
+    ): "the other of two stages in the middle, which is free",
+    (
+        "zigzag",
+        "f'{length} tokens are not {2 * size} equal chunks' -> f'{length}{2 * size}'",
+        'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
+    ): "the words of an error are free",
+    (
+        "zigzag",
+        "2 * size -> 2 / size",
+        'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
+    ): "the words of an error are free",
+    (
+        "zigzag",
+        "2 * size -> 2",
+        'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
+    ): "the words of an error are free",
+    (
+        "zigzag",
+        "2 * size -> size",
+        'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
+    ): "the words of an error are free",
+    (
+        "zigzag",
+        "2 -> 3",
+        'raise ValueError(f"{length} tokens are not {2 * size} equal chunks")',
+    ): "the words of an error are free",
+    (
+        "run_operations",
+        "torch.empty_like -> torch.zeros_like",
+        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
+    ): "all of the buffer is received",
+    (
+        "run_operations",
+        "torch.empty_like(out) -> torch.zeros_like(out)",
+        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
+    ): "all of the buffer is received",
+    (
+        "run_operations",
+        "out.detach() -> out",
+        "loss = loss + out.detach()",
+    ): "the loss keeps a graph whose saved tensors backward has freed, and no sentence forbids it",
+    (
+        "ring_backward",
+        "d_block = d_block + coming() -> d_block += coming()",
+        "d_block = d_block + coming()",
+    ): "what `gradients` gives may be written into",
+    (
+        "ring_backward",
+        "dq = dq + dq_part -> dq += dq_part",
+        "dq = dq + dq_part",
+    ): "what `gradients` gives may be written into",
+    (
+        "ulysses",
+        "f'{q.shape[1]} heads cannot be shared by {size} ranks' -> f'{q.shape[1]}{size}'",
+        'raise ValueError(f"{q.shape[1]} heads cannot be shared by {size} ranks")',
+    ): "the words of an error are free",
+    (
+        "best_interval",
+        "save_seconds >= 2 * between -> save_seconds > 2 * between",
+        "if save_seconds >= 2 * between:",
+    ): "no save takes twice that time to the last bit",
+    (
+        "best_interval",
+        "9 -> 10",
+        "return math.sqrt(2 * save_seconds * between) * (1 + x / 3 + x**2 / 9) - save_seconds",
+    ): "0.2 % of the interval, where the check allows 0.5 %",
+    (
         "best_interval",
         "3600 -> 3601",
         "between = chip_hours * 3600 / failures / chips",
     ): "0.014 % of the interval, where the check allows 0.5 %",
+    (
+        "conjugates",
+        "@staticmethod -> def forward(ctx, x):",
+        "def forward(ctx, x):",
+    ): "torch takes it from the class, where a function has no self either",
+    (
+        "conjugates",
+        "@staticmethod -> def backward(ctx, dy):",
+        "def backward(ctx, dy):",
+    ): "torch takes it from the class, where a function has no self either",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "top = tp.max(logits.amax(dim=-1))  # (n,)",
+    ): "the last of two dimensions is dimension 1",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "total = tp.reduce((logits - top[:, None]).exp().sum(dim=-1))  # (n,)",
+    ): "the last of two dimensions is dimension 1",
+    (
+        "vocabulary_loss",
+        "-1 -> 1",
+        "mine = logits.gather(-1, places.masked_fill(elsewhere, 0)[:, None])[:, 0]",
+    ): "the last of two dimensions is dimension 1",
     (
         "vocabulary_loss",
         "-1 -> 1",

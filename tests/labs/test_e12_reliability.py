@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import zlib
+from itertools import zip_longest
 from random import randint, random, sample, uniform
 
 import torch
@@ -14,8 +15,7 @@ from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.variants import cause, variant
-from minitrain.lab.grading.variants import hints as hints_of
+from minitrain.lab.grading.variants import cause, hints, variant
 from minitrain.planning.failures.replay import llama3_law
 from minitrain.reliability.disk import FragileDisk
 
@@ -66,21 +66,22 @@ def some_bytes(count):
 
 
 def replayed(files, log):
-    """The disk after each operation that changes it: (words for it, the disk)."""
+    """The disk at first, and after each operation that changes it: (words for it, the disk)."""
     disk = FragileDisk(files)
+    yield "nothing", disk
     for operation, *arguments in log:
         if operation not in ("read", "names"):
             getattr(disk, operation)(*arguments)
-            names = ", ".join(str(a) for a in arguments if isinstance(a, str))
-            yield f"{operation}({names})", disk
-
-
-def at_the_end(files, log):
-    return [FragileDisk(files), *(disk for _, disk in replayed(files, log))][-1]
+            yield f"{operation}({', '.join(a for a in arguments if isinstance(a, str))})", disk
 
 
 def contents(disk):
     return {name: disk.read(name) for name in disk.names()}
+
+
+def at_the_end(files, log):
+    *_, (_, disk) = replayed(files, log)
+    return disk
 
 
 class TestSaveWhole(Exercise):
@@ -90,7 +91,26 @@ class TestSaveWhole(Exercise):
     reference = "minitrain.reliability.plain:save_whole"
     hidden = HIDDEN
 
-    def cases(self):
+    SEALED = 'zlib.crc32(data).to_bytes(4, "little") + data'
+    MISTAKES = (
+        ((SEALED, "data"), "it has no checksum: four bytes of it, then the data"),
+        (('"little"', '"big"'), 'the checksum is from the other end: to_bytes(4, "little")'),
+    )
+
+    def after(self, submission, cases, full=False):
+        """(files, step, log, error, the bytes of the step at the end) of each."""
+        calls = submission.run(probes.saved, [(*case, full) for case in cases])
+        for (files, step, _), call in zip(cases, calls):
+            yield (
+                files,
+                step,
+                call["log"],
+                call["error"],
+                contents(at_the_end(files, call["log"])).get(name_of(step)),
+            )
+
+    @staticmethod
+    def cases():
         """(files, step, data): nothing there; older steps; the rest of a kill; the step itself."""
         step = randint(10, 99)
         old = {name_of(step - 5): sealed(some_bytes(40)), name_of(step - 1): sealed(some_bytes(7))}
@@ -103,109 +123,75 @@ class TestSaveWhole(Exercise):
             (old, 10**8 + step, b""),
         ]
 
-    def after(self, submission, cases, full=False):
-        """(files, step, log, error) of each."""
-        got = submission.run(probes.saved, [(*case, full) for case in cases])
-        return [(*case[:2], call["log"], call["error"]) for case, call in zip(cases, got)]
-
     @check(points=2, title="the file has its name, its checksum and its bytes; others stay")
     def test_file(self, submission):
         cases = self.cases()
-        for (_, _, data), (files, step, log, error) in zip(cases, self.after(submission, cases)):
+        for (files, step, data), (*_, log, error, _) in zip(cases, self.after(submission, cases)):
             expect.that(error is None, f"saving step {step} raised {error}")
-            now, name = contents(at_the_end(files, log)), name_of(step)
-            self.is_sealed(self.own(files, step, log), name, data, files)
-            for other, content in files.items():
-                is_kept = other in (name, *now) and (other == name or now[other] == content)
-                words = f"{other} was changed, or is gone: it is not this step's"
-                expect.that(is_kept or other.startswith("."), words)
-            left = ", ".join(n for n in now if n not in files and n != name)
-            words = f"{left} is left over: the temporary file gets its name by rename"
-            expect.that(not left, words)
 
-    @staticmethod
-    def is_sealed(got, name, data, files):
-        want = sealed(data)
-        hints = [
-            (files.get(name), "those are the bytes that it had before, and it is to be replaced"),
-            *(
-                (old, "those bytes lay in a file that a killed save had left: write what was given")
-                for old in files.values()
-            ),
-            (data, "it has no checksum: four bytes of it, then the data"),
-            (
-                want[:4][::-1] + data,
-                'the checksum is from the other end: to_bytes(4, "little")',
-            ),
-            (got, "the CRC-32 of the data as four bytes comes first, then the data"),
-        ]
-        expect.equal(got, want, what=f"the bytes of {name}", hints=hints)
+            def there(f, given=(files, step, data)):
+                (call,) = probes.saved(f, [(*given, False)])
+                return shown(given[0], call["log"])
+
+            told = hints(self.reference, self.MISTAKES, there)
+            what = f"the files after save_whole of step {step}"
+            want = there(variant(self.reference))
+            expect.equal(shown(files, log), want, what=what, hints=told)
 
     @check(points=4, title="power cut after each operation: never a torn step, never one lost")
     def test_cuts(self, submission):
-        for files, step, log, _ in self.after(submission, self.cases()):
-            self.survives(files, step, log, self.own(files, step, log))
+        for files, step, log, _, whole in self.after(submission, self.cases()):
+            expect.that(whole is not None, f"after save_whole of step {step} it is not there")
+            self.survives(files, step, log, whole)
 
     @staticmethod
-    def own(files, step, log):
-        """What the submission writes for this step, sealed as it must be (another check) or not."""
-        there, name = contents(at_the_end(files, log)), name_of(step)
-        words = f"after save_whole of step {step} there is no {name}: there is {', '.join(there)}"
-        expect.that(name in there, words)
-        return there[name]
-
-    def survives(self, files, step, log, whole):
+    def survives(files, step, log, whole):
         """whole: the bytes of this step that no cut may tear."""
-        name, done = name_of(step), []
-        before = {n: c for n, c in files.items() if n.startswith("step-")}
+        before, done = {n: c for n, c in files.items() if n.startswith("step-")}, []
         for words, disk in replayed(files, log):
             done.append(words)
             for there in map(contents, disk.after_cut()):
-                fine = {n: (content,) for n, content in before.items()}
-                fine[name] = (before.get(name), whole)
-                steps = [n for n in there if n.startswith("step-")]
-                torn = next((n for n in steps if there[n] not in fine.get(n, ())), None)
                 told = f"power cut after {', '.join(done)}: "
-                if torn:
-                    why = self.why_torn(name, log)
-                    raise CheckFailed(f"{told}{torn} is there and not whole. {why}")
-                gone = ", ".join(n for n in before if n not in there)
+                for name in (name for name in there if name.startswith("step-")):
+                    fine = [before.get(name), *([whole] if name == name_of(step) else [])]
+                    expect.that(
+                        there[name] in fine,
+                        f"{told}{name} is there and not whole. Write under a name that does not begin "
+                        "with step-, flush its bytes, and rename when they are on the disk",
+                    )
+                gone = ", ".join(name for name in before if name not in there)
                 expect.that(
                     not gone,
                     f"{told}{gone} is gone. Nothing whole may go before the new one is there: rename "
                     "replaces at once",
                 )
 
-    @staticmethod
-    def why_torn(name, log):
-        kinds, written = [e[0] for e in log], [e[1] for e in log if e[0] == "write"]
-        if name in written:
-            return "It was written under its own name: write under another one, and rename when all bytes are on the disk"
-        if any(other.startswith("step-") for other in written):
-            return "The temporary name begins with step-, so a reader takes it for a checkpoint"
-        if "flush" not in kinds:
-            return "Its bytes were never flushed: a name may reach the disk before the bytes do"
-        return "Bytes must be on the disk (flush) before the name is, and so not after the rename"
-
     @check(points=2, title="what has returned stays; a full disk is an error, and nothing is lost")
     def test_stays(self, submission):
-        for files, step, log, _ in self.after(submission, self.cases()):
-            whole = self.own(files, step, log)
+        cases = self.cases()
+        wholes = []
+        for files, step, log, _, whole in self.after(submission, cases):
+            wholes.append(whole)
             for left in map(contents, at_the_end(files, log).after_cut()):
                 expect.that(
-                    left.get(name_of(step)) == whole,
+                    whole is not None and left.get(name_of(step)) == whole,
                     f"save_whole of step {step} had returned, then a power cut undid it: its bytes are "
                     "in memory until they are flushed, its name is in memory until disk.flush_names()",
                 )
-        cases = self.cases()[1:4]
-        wholes = [self.own(*case[:3]) for case in self.after(submission, cases)]
-        for (files, step, log, error), whole in zip(self.after(submission, cases, True), wholes):
+        full = self.after(submission, cases[1:4], full=True)
+        for whole, (files, step, log, error, _) in zip(wholes[1:4], full):
             expect.that(
                 error is not None,
                 f"the disk was full and nobody heard of it, or nothing was written for step {step}: "
                 "let the OSError pass, the run decides what to do",
             )
             self.survives(files, step, log, whole)
+
+
+def shown(files, log):
+    """The files at the end, without what a killed save had left there."""
+    there = contents(at_the_end(files, log))
+    return {n: list(c) for n, c in there.items() if not (n.startswith(".") and n in files)}
 
 
 class TestNewestWhole(Exercise):
@@ -215,100 +201,75 @@ class TestNewestWhole(Exercise):
     reference = "minitrain.reliability.plain:newest_whole"
     hidden = HIDDEN
 
-    def found(self, submission, calls):
-        calls = [{name: files[name] for name in sample(list(files), len(files))} for files in calls]
-        with expect.because(
-            {
-                "IndexError": "a file may have fewer than four bytes",
-                "ValueError": "other files lie there too: only names that begin with step- are checkpoints",
-            }
-        ):
-            got = submission.run(probes.found_newest, calls)
-        for call in got:
+    WHOLE = 'len(checksum) == 4 and zlib.crc32(data).to_bytes(4, "little") == checksum'
+    MISTAKES = (
+        (("return step, data", "return step, content"), "the data still has its checksum: the first four bytes are not the run's"),
+        ((WHOLE, 'zlib.crc32(data) == int.from_bytes(checksum, "little")'), "a file of fewer than four bytes has no checksum, and is torn (the CRC-32 of nothing is 0, as of no bytes)"),
+        ((WHOLE, "True"), "the newest is damaged: compare its checksum, and go on to the one before"),
+        (("sorted(steps, reverse=True)", "sorted(steps, key=str, reverse=True)"), "read all digits behind `step-`, and compare numbers, not texts: nine are more than eight"),
+    )  # fmt: skip
+
+    def judge(self, submission, disks):
+        """What is found on each disk, whose names come in any order, and what is read for it."""
+        disks = [{name: files[name] for name in sample(list(files), len(files))} for files in disks]
+        causes = {
+            "IndexError": "a file may have fewer than four bytes",
+            "ValueError": "other files lie there too: only names that begin with step- are checkpoints",
+        }
+        with expect.because(causes):
+            found = submission.run(probes.found_newest, disks)
+        for files, call in zip(disks, found):
+
+            def outcome(f, files=files):
+                return probes.found_newest(f, [files])[0]["out"]
+
+            want, got = probes.found_newest(variant(self.reference), [files])[0], call["out"]
+            told = hints(self.reference, self.MISTAKES, outcome)
+            what = f"of {', '.join(files) or 'no files'}: (step, data)"
+            if isinstance(got, (tuple, list)) and len(got) == 2:
+                expect.that(type(got[0]) is int, f"the step is {got[0]!r}: it is a number, int(…)")
+            expect.equal(got, want["out"], what=what, hints=told)
             changing = [entry[0] for entry in call["log"] if entry[0] != "read"]
             expect.that(not changing, f"it called {', '.join(changing)}: who looks changes nothing")
-        return got
-
-    def is_found(self, call, step, data, words):
-        got = call["out"]
-        is_pair = isinstance(got, (tuple, list)) and len(got) == 2
-        told = f"got {expect.show(got)}, expected (step, data) of step {step}: {words}"
-        expect.that(is_pair, told)
-        expect.that(type(got[0]) is int, f"the step is {got[0]!r}: it is a number, int(…)")
-        expect.that(got[0] == step, told)
-        hint = "they still have their checksum: the first four bytes are not the run's"
-        hints = [(sealed(data), hint)]
-        expect.equal(got[1], data, what=f"step {step} is right, its data", hints=hints)
+            yield {entry[1] for entry in call["log"]}, {entry[1] for entry in want["log"]}
 
     @check(points=3, title="damaged ones are passed over: cut off, changed, empty")
     def test_damaged(self, submission):
-        base, cases = randint(20, 90), []
-        good = {base + n: some_bytes(20) for n in (0, 3, 7)}
-        whole = {name_of(step): sealed(data) for step, data in good.items()}
-        content, place = sealed(some_bytes(30)), randint(4, 33)
-        flipped = bytes([content[place] ^ 1 << randint(0, 7)])
-        changed = content[:place] + flipped + content[place + 1 :]
-        words = (
-            "the newest is damaged: compare its checksum, and go on to the one before; a file of fewer "
-            "than four bytes has none, and is torn (the CRC-32 of nothing is 0, as of no bytes)"
-        )
-        for bad in (content[:17], changed, bytes(20), b"", content[:2]):
-            cases.append({**whole, name_of(base + 9): bad})
-        cases.append({**whole, name_of(base + 9): b"", name_of(base + 8): changed})
-        empty = {**whole, name_of(base + 9): sealed(b"")}
-        first, *got, last = self.found(submission, [whole, *cases, empty])
-        of_three = (
-            "three files that are whole: the first four bytes are the CRC-32 of the others, "
-            'to_bytes(4, "little")'
-        )
-        self.is_found(first, base + 7, good[base + 7], of_three)
-        for call in got:
-            self.is_found(call, base + 7, good[base + 7], words)
-        self.is_found(last, base + 9, b"", "it is whole, and has no bytes")
+        base, place, content = randint(20, 90), randint(4, 33), sealed(some_bytes(30))
+        whole = {name_of(base + n): sealed(some_bytes(20)) for n in (0, 3, 7)}
+        changed = bytearray(content)
+        changed[place] ^= 1 << randint(0, 7)
+        damaged = (content[:17], bytes(changed), bytes(20), b"", content[:2], sealed(b""))
+        disks = [whole, *({**whole, name_of(base + 9): bad} for bad in damaged)]
+        disks.append({**whole, name_of(base + 9): b"", name_of(base + 8): bytes(changed)})
+        list(self.judge(submission, disks))
 
     @check(points=1, title="by number, among other files; None where nothing is whole")
     def test_names(self, submission):
-        data, step = some_bytes(12), randint(3, 9)
+        data, step = sealed(some_bytes(12)), randint(3, 9)
         others = {
             f".{name_of(step + 4)}.new": sealed(b"half"),
             "notes.txt": b"seen",
-            "damaged": sealed(b"x"),
+            "damaged": data,
         }
-        many = {name_of(10**8 + 1): sealed(data), name_of(10**8 - 1): sealed(b"older")}
-        none = [{}, others, {name_of(step): b"torn"}]
-        calls = [{**others, name_of(step): sealed(data)}, many, *none]
-        first, second, *got = self.found(submission, calls)
-        words = "only names that begin with step- are checkpoints"
-        self.is_found(first, step, data, words)
-        words = "read all digits behind `step-`, and compare numbers, not texts: nine are more than eight"
-        self.is_found(second, 10**8 + 1, data, words)
-        for files, call in zip(none, got):
-            expect.equal(call["out"], None, what=f"where {sorted(files)} lie and none is whole")
+        many = {name_of(10**8 + 1): data, name_of(10**8 - 1): sealed(b"older")}
+        disks = [{**others, name_of(step): data}, many, {}, others, {name_of(step): b"torn"}]
+        list(self.judge(submission, disks))
 
     @check(points=1, title="nothing older is read than must be")
     def test_reads(self, submission):
         base = randint(20, 90)
         files = {name_of(base + n): sealed(b"data") for n in range(6)}
         files[name_of(base + 5)] = b"torn"
-        (call,) = self.found(submission, [files])
-        self.is_found(call, base + 4, b"data", "the newest that is whole")
-        read = {entry[1] for entry in call["log"]}
-        more = sorted(read - {name_of(base + 5), name_of(base + 4)})
-        expect.that(
-            not more,
-            f"{', '.join(more)} was read too, older than the newest whole one: a checkpoint of "
-            "terabytes takes minutes to read; begin with the newest and stop",
-        )
+        for read, needed in self.judge(submission, [files]):
+            expect.that(
+                read <= needed,
+                f"{', '.join(sorted(read - needed))} was read too, older than the newest whole one: a "
+                "checkpoint of terabytes takes minutes to read; begin with the newest and stop",
+            )
 
 
 # --- beside the training ---
-
-
-def trained(tensor, steps):
-    """As the training leaves it after so many steps: rounded in each."""
-    for _ in range(steps):
-        tensor = tensor + 1
-    return tensor
 
 
 class TestAsyncSaver(Exercise):
@@ -318,106 +279,68 @@ class TestAsyncSaver(Exercise):
     reference = "minitrain.reliability.plain:AsyncSaver"
     hidden = HIDDEN
 
-    def drill(self, submission, *script):
-        """The notes, and the tensors as they were at the beginning."""
+    MISTAKES = (
+        ((".detach().clone()", ".detach()"), "the training changes its tensors in place while they are written. Write a copy, made before save returns"),
+        (("        self.wait()\n", ""), "a second write was started while one was under way: on a slow disk they pile up. Wait for the one before"),
+        (("step, copies)", "step, copies)\n        self.running.result()"), "the training waits for the disk: keep the handle, and wait for its result() at the next save"),
+        (("running.result()", "pass"), "nobody waits for the write, nor hears of its error: ask the handle's result(), which raises it"),
+        (("running, self.running = self.running, None", "running = self.running"), "an error is raised twice: drop the handle before its result() raises, so that the saver can be used again"),
+    )  # fmt: skip
+    THREADS = (
+        "`start(function, *arguments)` is given for that: it runs the function beside the training"
+    )
+
+    def judge(self, submission, *script):
+        """What is started, written and raised when, to the last bit -> the notes, and a copy's bytes."""
         tensors = {
             "weight": torch.randn(randint(3, 9), 7),
             "moment": torch.randn(12, dtype=torch.float64)[::2],
             "half": torch.randn(5).bfloat16(),
             "step": torch.tensor(randint(1, 99)),
         }
-        words = "`start(function, *arguments)` is given for that: it runs the function beside the training"
-        with expect.because({("starts a thread", "_thread", "join thread"): words}):
-            got = submission.run(probes.drilled, tensors, [list(action) for action in script])
-        return got["notes"], tensors
+        script = [list(action) for action in script]
+        with expect.because({("starts a thread", "_thread", "join thread"): self.THREADS}):
+            notes = submission.run(probes.drilled, tensors, script)["notes"]
 
-    def of(self, notes, what):
-        return [note for note in notes if note["what"] == what]
+        def told(f):
+            return events(probes.drilled(f, tensors, script)["notes"])
 
-    def is_beside(self, notes):
-        for note in self.of(notes, "write"):
-            own = note["during"] == ["save", note["step"]]
-            words = "Hand the writing to `start`" * (note["who"] == "foreground")
+        got, want = events(notes), told(variant(self.reference))
+        words = cause(got, self.reference, self.MISTAKES, told, 0.0)
+        for number, (mine, right) in enumerate(zip_longest(got, want, fillvalue=("no more", {}))):
+            before = ", ".join(name for name, _ in got[:number]) or "nothing"
             expect.that(
-                not own and note["who"] != "foreground",
-                f"step {note['step']} was written by save or wait itself, or before its save returned: "
-                "the training waits for the disk. "
-                + (words or "Keep the handle, and wait for its result() at the next save"),
+                mine[0] == right[0],
+                f"after {before}: got '{mine[0]}', expected '{right[0]}'\n{words}",
             )
-
-    def is_written(self, notes, tensors, steps, last=None):
-        """steps: (step, how often the training had moved the tensors by then); last: the tensors of
-        the last save, where they are others than before."""
-        found, numbers = self.of(notes, "write"), [step for step, _ in steps]
-        expect.that(
-            [note["step"] for note in found] == numbers,
-            f"steps {[note['step'] for note in found]} were written, expected {numbers}: each save is "
-            "written once, in order; it waits for the one before, and wait() for the last",
-        )
-        for note, (step, moved) in zip(found, steps):
-            if last is not None and step == steps[-1][0]:
-                tensors = last
-            expect.that(
-                set(note["values"]) == set(tensors),
-                f"step {step} was written with {sorted(note['values'])}, expected {sorted(tensors)}: "
-                "each save writes what it was given, and nothing of an earlier one",
-            )
-            words = f"step {step}: a tensor is still joined to autograd: .detach() before .clone()"
-            expect.that(not note["graph"], words)
-            for name, tensor in tensors.items():
-                expect.identical(
-                    note["values"][name],
-                    trained(tensor, moved),
-                    what=f"`{name}` as it was written for step {step}",
-                    hints=[
-                        (
-                            trained(tensor, moved + more),
-                            "those are the values after the next step: the training changes its tensors "
-                            "in place while they are written. Write a copy, made before save returns",
-                        )
-                        for more in (1, 2, 3)
-                    ],
-                )
+            known = [(mine[1], words)] if words else []
+            expect.identical(mine[1], right[1], what=f"the tensors of '{mine[0]}'", hints=known)
+        return notes, sum(t.numel() * t.element_size() for t in tensors.values())
 
     @check(points=2, title="each save is written beside the training, with its step and its values")
     def test_written(self, submission):
         first = randint(3, 50)
-        notes, tensors = self.drill(
+        self.judge(
             submission,
             ("save", first), ("run",), ("train",), ("save", first + 5), ("run",), ("save", first + 6), ("run",), ("wait",),
             ("others",), ("save", first + 7), ("run",), ("wait",),
         )  # fmt: skip
-        self.is_beside(notes)
-        steps = [(first, 0), (first + 5, 1), (first + 6, 1), (first + 7, 0)]
-        last = probes.others_than({name: trained(tensor, 1) for name, tensor in tensors.items()})
-        self.is_written(notes, tensors, steps, last=last)
 
     @check(
         points=3, title="a copy: the training changes its tensors while the old ones are written"
     )
     def test_copy(self, submission):
-        notes, tensors = self.drill(
+        self.judge(
             submission,
             ("save", 4), ("train",), ("run",), ("save", 8), ("train",), ("train",), ("save", 12), ("train",), ("wait",),
         )  # fmt: skip
-        self.is_beside(notes)
-        self.is_written(notes, tensors, [(4, 0), (8, 1), (12, 3)])
 
     @check(points=3, title="at most one in flight, and one copy in memory")
     def test_one(self, submission):
-        notes, tensors = self.drill(
+        notes, size = self.judge(
             submission, ("save", 1), ("train",), ("save", 2), ("train",), ("save", 3), ("wait",)
         )
-        self.is_beside(notes)
-        for note in self.of(notes, "start"):
-            expect.that(
-                note["pending"] == 0,
-                f"during {note['during']} a second write was started while one was under way: on a slow "
-                "disk they pile up. Wait for the one before",
-            )
-        self.is_written(notes, tensors, [(1, 0), (2, 1), (3, 2)])
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        held = max(note["held"] for note in notes if "held" in note)
+        held = max(note.get("held", 0) for note in notes)
         expect.that(
             held < 1.5 * size,
             f"{held} bytes of copies were held at once, a copy has {size}: wait for the save before, "
@@ -427,64 +350,35 @@ class TestAsyncSaver(Exercise):
     @check(points=2, title="an error of the writer is raised by the next save or wait, once")
     def test_errors(self, submission):
         step = randint(2, 60)
-        notes, tensors = self.drill(
+        self.judge(
             submission,
             ("full",), ("save", step), ("run",), ("train",), ("save", step + 1), ("save", step + 1), ("run",), ("full",),
             ("save", step + 2), ("wait",), ("save", step + 3), ("wait",),
         )  # fmt: skip
-        done = [note for note in self.of(notes, "done") if note["during"][0] in ("save", "wait")]
-        want = [False, True, False, False, True, False, False]
-        causes = [
-            f"save({step}) has to wait for no write of its own",
-            f"step {step} was never written, for lack of room, and the next save says so: ask the "
-            "handle's result(), which raises the error",
-            f"the error of step {step} was raised twice: drop the handle before its result() raises, "
-            "so that the saver can be used again",
-            f"save({step + 2}) has nothing to raise",
-            f"step {step + 2} was never written: let the error of result() pass",
-            f"save({step + 3}) raised an error that had been raised before",
-            "wait() raised an error that had been raised before",
-        ]
-        for note, raises, words in zip(done, want, causes):
-            told = f"{note['during']} raised {note['raised']}: {words}"
-            expect.that((note["raised"] is not None) == raises, told)
-        begun = [
-            n["what"] for n in notes[: notes.index(done[1])] if n["during"] == ["save", step + 1]
-        ]
-        expect.that(
-            not begun,
-            f"save({step + 1}) raised the error of step {step}, and began a write of its own all the "
-            "same: a save that raises does nothing else",
-        )
-        self.is_written(notes, tensors, [(step + 1, 1), (step + 3, 1)])
 
     @check(points=1, title="after wait all is written; with nothing to wait for it returns")
     def test_wait(self, submission):
-        notes, tensors = self.drill(
-            submission, ("wait",), ("save", 7), ("train",), ("wait",), ("wait",)
-        )
-        for note in self.of(notes, "done"):
-            expect.that(note["raised"] is None, f"{note['during'][0]} raised {note['raised']}")
-        self.is_beside(notes)
-        writes = [note["during"] for note in self.of(notes, "write")]
-        expect.that(writes == [["wait", None]], "wait() returned, and the save was not complete")
-        self.is_written(notes, tensors, [(7, 0)])
+        self.judge(submission, ("wait",), ("save", 7), ("train",), ("wait",), ("wait",))
+
+
+def events(notes):
+    """(words, tensors written) of each note."""
+    found = []
+    for note in notes:
+        during = " ".join(str(part) for part in note["during"] or () if part is not None)
+        words = f"{note['what']} in {during}" if during else note["what"]
+        if note["what"] == "start":
+            words += f", {note['pending']} under way"
+        elif note["what"] == "write":
+            words = f"step {note['step']} written {note['who']} in {during or 'the training'}"
+            words += " with a graph: .detach() before .clone()" if note["graph"] else ""
+        elif note["what"] == "done":
+            words = f"{during} raises" if note["raised"] else f"{during} returns"
+        found.append((words, note.get("values", {})))
+    return found
 
 
 # --- other numbers of ranks ---
-
-
-def cut(whole, ranks, rank):
-    """A rank's part of a flat tensor, zeros behind its end."""
-    size = -(-len(whole) // ranks)
-    part = whole[rank * size : (rank + 1) * size]
-    return torch.cat([part, part.new_zeros(size - len(part))])
-
-
-RESHARDED = [
-    (("size, wanted = -(-elements // old)", "size, wanted = elements // old"), "⌈elements/old⌉ rounds up: -(-elements // old) elements are in each file"),
-    (("-(-elements // new)", "elements // new"), "⌈elements/new⌉ rounds up: -(-elements // new)"),
-]  # fmt: skip
 
 
 class TestReshard(Exercise):
@@ -494,63 +388,57 @@ class TestReshard(Exercise):
     reference = "minitrain.reliability.plain:reshard"
     hidden = HIDDEN
 
-    def are_right(self, submission, cases):
-        """cases: (elements, old, new, dtype) -> (case, rank, reads, words) of each new rank."""
+    MISTAKES = (
+        (("size, wanted = -(-elements // old)", "size, wanted = elements // old"), "⌈elements/old⌉ rounds up: -(-elements // old) elements are in each file"),
+        (("-(-elements // new)", "elements // new"), "⌈elements/new⌉ rounds up: -(-elements // new)"),
+        (("torch.zeros(wanted,", "torch.zeros(max(0, min(wanted, elements - rank * wanted)),"), "all ranks' parts are equally long, zeros at the end"),
+        (("min((rank + 1) * wanted, elements)", "(rank + 1) * wanted"), "padding was copied, which may be anything: behind the last element are zeros"),
+        (("dtype=dtype", "dtype=torch.float32"), "the part has the dtype that is given, `dtype`"),
+    )  # fmt: skip
+
+    def judge(self, submission, shapes):
+        """shapes: (elements, old, new, dtype) -> (what, reads, those of the reference)."""
         calls = []
-        for elements, old, new, dtype in cases:
+        for elements, old, new, dtype in shapes:
             whole = torch.randint(1, 2**62, (elements,))  # more digits than a float has
             if dtype.is_floating_point:
                 whole = (1 + 99 * torch.rand(elements, dtype=torch.float64)).to(dtype)
             padding = float("nan") if dtype.is_floating_point else 111
             calls.append((whole, old, new, padding))
         causes = {
-            "the files are 0 to": "only files that hold some of this rank's elements are read: where its part ends with a "
-            "file, nothing of the next one",
+            "the files are 0 to": "only files that hold some of this rank's elements are read: where "
+            "its part ends with a file, nothing of the next one",
             "a file has": "a file has ⌈elements/old⌉ elements: start and stop count within it",
-            "shape mismatch": "a piece goes where its elements stand in this rank's part, stop - start of them; the last "
-            "rank has fewer elements than places",
         }
         with expect.because(causes):
             found = iter(submission.run(probes.resharded, calls))
-        for case, call in zip(cases, calls):
-            for rank in range(case[2]):
-                got = next(found)
-                told = f"{case[0]} elements of {case[1]} files, rank {rank} of {case[2]}"
-                self.is_right(call, rank, got["out"], told)
-                yield case, rank, got["reads"], told
+        for whole, old, new, padding in calls:
+            right = probes.resharded(variant(self.reference), [(whole, old, new, padding)])
+            for rank, want in enumerate(right):
 
-    def is_right(self, call, rank, out, told):
-        whole, _, new, _ = call
-        want, size = cut(whole, new, rank), -(-len(whole) // new)
-        short = whole[rank * size : (rank + 1) * size]
-        kinds = [kind for kind in (torch.float32, torch.float64) if kind != want.dtype]
-        hints = [
-            (short, "all ranks' parts are equally long, zeros at the end"),
-            *(
-                (want.to(kind).to(want.dtype), f"those were rounded to {kind} on the way: begin with a tensor of `dtype`")
-                for kind in kinds
-            ),
-            (want.float(), "the part has the dtype that is given, `dtype`"),
-            *hints_of(self.reference, RESHARDED, lambda wrong: probes.resharded(wrong, [call])[rank]["out"]),
-        ]  # fmt: skip
-        words = "a NaN was copied, or what is behind the last element is no 0: that is padding, and may be anything"
-        is_kind = isinstance(out, torch.Tensor) and out.shape == want.shape
-        if is_kind and out.dtype == want.dtype and torch.equal(out[: len(short)], short):
-            hints = [(out, words)]
-        expect.identical(out, want, what=told, hints=hints)
+                def part(f, call=(whole, old, new, padding), rank=rank):
+                    return probes.resharded(f, [call])[rank]["out"]
+
+                got, what = (
+                    next(found),
+                    f"{len(whole)} elements of {old} files, rank {rank} of {new}",
+                )
+                told = hints(self.reference, self.MISTAKES, part)
+                expect.identical(got["out"], want["out"], what=what, hints=told)
+                yield what, got["reads"], want["reads"]
 
     @check(points=3, title="any number of ranks from any other, every element in its place")
     def test_parts(self, submission):
         ranks = [(4, 2), (2, 4), (4, 3), (3, 5), (1, 6), (6, 1), (3, 3), (8, 7)]
-        cases = [(randint(1, 9) * 840, *pair, torch.float32) for pair in ranks]
-        list(self.are_right(submission, cases))
+        shapes = [(randint(1, 9) * 840, *pair, torch.float32) for pair in ranks]
+        list(self.judge(submission, shapes))
 
     @check(
         points=3,
         title="lengths that no number of ranks divides, padding, ranks that get nothing; dtypes",
     )
     def test_padding(self, submission):
-        cases = [
+        shapes = [
             (randint(40, 60) * 12 + 5, 4, 3, torch.float32),
             (randint(40, 60) * 12 + 1, 3, 4, torch.bfloat16),
             (23, 4, 6, torch.float64),
@@ -559,27 +447,23 @@ class TestReshard(Exercise):
             (1, 1, 3, torch.float32),
             (0, 2, 3, torch.float32),
         ]
-        list(self.are_right(submission, cases))
+        list(self.judge(submission, shapes))
 
     @check(points=3, title="only this rank's elements are read, each file at most once")
     def test_reads(self, submission):
         shapes = [(601, 4, 3), (77, 3, 8), (1000, 2, 5), (29, 8, 2)]
-        cases = [(*shape, torch.float32) for shape in shapes]
-        for (elements, old, new, _), rank, reads, told in self.are_right(submission, cases):
-            first, last = (min(n * -(-elements // new), elements) for n in (rank, rank + 1))
-            read = sum(stop - start for _, start, stop in reads)
+        found = self.judge(submission, [(*shape, torch.float32) for shape in shapes])
+        for what, reads, needed in found:
             expect.that(
-                read <= last - first,
-                f"{read} elements were read, {last - first} are this rank's ({told}): of a file read "
-                "only from `start` to `stop`, and no padding",
+                sorted(reads) == sorted(needed),
+                f"{what} read (file, start, stop) {shortened(reads)}, expected {shortened(needed)}: of "
+                "a file only from `start` to `stop`, in one piece, and no padding",
             )
-            files, size = sorted(file for file, _, _ in reads), -(-elements // old)
-            needed = [f for f in range(old) if max(first, f * size) < min(last, (f + 1) * size)]
-            expect.that(
-                files == needed,
-                f"{len(files)} reads of files {files}, {needed} have this rank's elements, each in one "
-                f"piece ({told})",
-            )
+
+
+def shortened(reads):
+    more = f" and {len(reads) - 4} more" if len(reads) > 4 else ""
+    return f"{', '.join(map(str, sorted(reads)[:4])) or 'nothing'}{more}"
 
 
 # --- the state of a run ---
@@ -703,28 +587,6 @@ def timed(compute, late=None):
     return times + shift
 
 
-OWN = "(times[:, :, 1] - times[:, :, 0]).median(dim=1).values"
-LIMIT = "torch.maximum(factor * middle, middle + 5 * deviation)"
-BOTH = "those ranks vary by nature, or are nearly alike: a slow rank is over both bounds, factor · median and median + 5 deviations"
-LOWER = (
-    "of an even number of ranks the median is `torch.median`'s, the lower of the two in the middle"
-)
-ACCUSED = [
-    ((LIMIT, "middle + 5 * deviation"), BOTH),
-    ((LIMIT, "factor * middle"), BOTH),
-    ((LIMIT, "torch.minimum(factor * middle, middle + 5 * deviation)"), BOTH),
-    (("1.4826 * (compute", "(compute"), "a deviation is 1.4826 times the median of |c - median|"),
-    ((OWN, "times[:, :, 1].median(dim=1).values - times[:, :, 0].median(dim=1).values"), "two medians are of one step in the middle: take each step's difference first, then the median of those"),
-    (("(compute > limit)", "((compute - middle).abs() > limit - middle)"), "a rank that is far *below* the median is fast: only what is over the limit"),
-    ((OWN, "times[:, :, 1].median(dim=1).values"), "the ranks' clocks do not agree: take differences on one clock only"),
-    ((OWN, "(times[:, :, 2] - times[:, :, 0]).median(dim=1).values"), "whole steps hold the waiting, too: compare what each computed before the collective"),
-    ((OWN, "(times[:, :, 2] - times[:, :, 1]).median(dim=1).values"), "those wait, because they are fast or leave late: compare what each computed"),
-    ((OWN, "(times[:, :, 1] - times[:, :, 0]).mean(dim=1)"), "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"),
-    (("middle = compute.median()", "middle = compute.quantile(0.5)", "(compute - middle).abs().median()", "(compute - middle).abs().quantile(0.5)"), LOWER),
-    (("1.4826 * (compute - middle).abs().median()", "compute.std()"), "it goes by the standard deviation: a slow rank moves the standard deviation itself, and hides in it. Both are medians: the middle, and the deviation, 1.4826 times the median of |c - median|"),
-]  # fmt: skip
-
-
 class TestSlowRanks(Exercise):
     """Who is slow"""
 
@@ -732,47 +594,51 @@ class TestSlowRanks(Exercise):
     reference = "minitrain.reliability.plain:slow_ranks"
     hidden = HIDDEN
 
-    def ask(self, submission, cases):
-        """cases: (times (N, S, 3), factor or None, who is slow, words)."""
-        calls = [(times, *([] if factor is None else [factor])) for times, factor, _, _ in cases]
-        got = submission.run(probes.called, calls)
-        expect.left_alone(got, calls, ["times"], own=False)
-        outs = [call["out"] for call in got]
+    OWN = "(times[:, :, 1] - times[:, :, 0]).median(dim=1).values"
+    LIMIT = "torch.maximum(factor * middle, middle + 5 * deviation)"
+    BOTH = "a slow rank is over both bounds, factor · median and median + 5 deviations"
+    MISTAKES = (
+        ((LIMIT, "middle + 5 * deviation"), BOTH),
+        ((LIMIT, "factor * middle"), BOTH),
+        ((OWN, "(times[:, :, 2] - times[:, :, 0]).median(dim=1).values"), "whole steps hold the waiting, too: compare what each computed before the collective"),
+        ((OWN, "(times[:, :, 1] - times[:, :, 0]).mean(dim=1)"), "one long step (a collection of garbage) moves a mean: take each rank's median over the steps"),
+        (("1.4826 * (compute - middle).abs().median()", "compute.std()"), "it goes by the standard deviation: a slow rank moves that itself, and hides in it. A deviation is 1.4826 times the median of |c - median|"),
+    )  # fmt: skip
+
+    def judge(self, submission, cases):
+        """cases: (times (N, S, 3), factor or None)."""
+        calls = [(times, *([] if factor is None else [factor])) for times, factor in cases]
+        found = submission.run(probes.called, calls)
+        expect.left_alone(found, calls, ["times"], own=False)
+        outs = [call["out"] for call in found]
         for out in outs:
             is_list = isinstance(out, (list, tuple)) and all(isinstance(r, int) for r in out)
             expect.that(is_list, f"got {expect.show(out)}, expected a list of ranks, such as [2]")
-        outs = list(map(sorted, outs))
-        words = cause(outs, self.reference, ACCUSED, lambda wrong: [wrong(*call) for call in calls])
-        for out, (times, _, want, why) in zip(outs, cases):
-            what = f"slow of {len(times)} ranks in {times.shape[1]} steps ({why})"
-            expect.equal(out, want, what=what, hints=[(out, words)] if words else [])
+        outs, right = list(map(sorted, outs)), variant(self.reference)
+        words = cause(outs, self.reference, self.MISTAKES, lambda f: [f(*call) for call in calls])
+        for out, call in zip(outs, calls):
+            what = f"slow of {len(call[0])} ranks in {call[0].shape[1]} steps, factor {[*call, 1.1][1]}"
+            expect.equal(out, right(*call), what=what, hints=[(out, words)] if words else [])
 
     def level(self, ranks, steps, noise=0.01):
         base = uniform(0.05, 0.4)
         return base * (1 + noise * (torch.rand(ranks, steps, dtype=torch.float64) - 0.5))
 
-    def misleading(self):
-        """Rank 1 is slow; the last but one leaves late, the last computes little and waits long."""
-        compute = self.level(7, 9)
-        compute[1] *= 1.6
-        compute[6] *= 0.4
-        late = {5: compute.max().item()}
-        return timed(compute, late), None, [1], "its compute time is over the others'"
-
-    def slowed(self, ranks, steps, slow, times, words):
+    def slowed(self, ranks, steps, slow, times, late=None):
         compute = self.level(ranks, steps)
         compute[slow] *= times
-        return timed(compute), None, slow, words
+        return timed(compute, late), None
 
     @check(points=2, title="by what each computed before the collective, on its own clock")
     def test_compute(self, submission):
-        words = "their compute time, from the first column to the second, is over the others'"
-        cases = [self.misleading(), self.slowed(40, 5, [3], 1.5, words)]
+        compute = self.level(7, 9)  # the last but one leaves late, the last waits long
+        compute[1] *= 1.6
+        compute[6] *= 0.4
+        late = {5: compute.max().item()}
+        cases = [(timed(compute, late), None), self.slowed(40, 5, [3], 1.5)]
         for ranks, count in [(5, 1), (8, 2), (4, 1), (3, 1), (7, 3)]:
-            slow = sorted(sample(range(ranks), count))
-            cases.append(self.slowed(ranks, 9, slow, uniform(1.3, 3), words))
-        cases.append((timed(self.level(6, 5)), None, [], "all are equally fast"))
-        self.ask(submission, cases)
+            cases.append(self.slowed(ranks, 9, sample(range(ranks), count), uniform(1.3, 3)))
+        self.judge(submission, [*cases, (timed(self.level(6, 5)), None)])
 
     @check(points=2, title="a pause in one step is no straggler: the median of the steps")
     def test_pauses(self, submission):
@@ -784,12 +650,10 @@ class TestSlowRanks(Exercise):
         slow = self.level(8, 11)
         slow[5] *= 1.4
         slow[2, 6] *= 25
-        # In the step that is the middle one of all, rank 3 pauses: its clock's median moves, its steps' does not.
-        middle = self.level(5, 9)
-        middle[3, 4] *= 3
-        words = "a rank is slow where most of its steps are"
-        cases = [(timed(case), None, out, words) for case, out in ((compute, []), (slow, [5]), (middle, []))]  # fmt: skip
-        self.ask(submission, [*cases, self.slowed(40, 5, [3], 1.5, words)])
+        middle = self.level(5, 9)  # in its middle step rank 3 pauses: its clock's median moves,
+        middle[3, 4] *= 3  # its steps' does not
+        cases = [(timed(each), None) for each in (compute, slow, middle)]
+        self.judge(submission, [*cases, self.slowed(40, 5, [3], 1.5)])
 
     @check(points=2, title="over the median by the factor and by 5 deviations of the others")
     def test_limit(self, submission):
@@ -804,46 +668,11 @@ class TestSlowRanks(Exercise):
         noisy = 0.3 * noisy[:, None].repeat(1, 5)
         passed = noisy.clone()
         passed[6] = 0.3 * 1.163  # 5.5 deviations
-        halves = [(ranks, sorted(sample(range(ranks), ranks // 2))) for ranks in (2, 4)]
-        cases = [
-            (timed(varied), None, [], "its ranks vary by nature: 5 deviations are not passed"),
-            (timed(tight), None, [], "5% over the median: the factor is 1.1"),
-            (timed(tight), 1.02, [3], "the factor was given as 1.02"),
-            (timed(strict), 1.5, [], "the factor was given as 1.5"),
-            (timed(noisy), None, [], "a deviation is 1.4826 times the median of |c - median|"),
-            (timed(passed), None, [6], "it is over both bounds"),
-            *(self.slowed(ranks, 9, slow, 1.4, LOWER) for ranks, slow in halves),
-            self.slowed(40, 5, [3], 1.5, "it is over both bounds"),
-        ]
-        self.ask(submission, cases)
-
-
-BACK = 'return "skip" if self.skipped else "back"'
-OUT = "if is_spike or not math.isfinite(loss):"
-COUNTED = "self.skipped, self.count = 0, self.count + 1"
-MISTAKES = [
-    (("far = loss - self.mean", 'far, out = loss - self.mean, "take"',
-      BACK, 'out = "skip" if self.skipped else "back"\n        if not math.isfinite(loss):\n            return out',
-      COUNTED, 'self.skipped, self.count = self.skipped * (out != "take"), self.count + 1', 'return "take"', "return out"),
-     "a spike was taken into mean and variance, so the next one looks normal: add what is taken only"),
-    ((COUNTED, "self.count += 1"), "skipped steps are counted although good ones lie between: a step that is taken ends the row"),
-    (("min(self.alpha, 1 - 1 / self.count)", "1 - 1 / self.count"), "that is the mean of all losses: of the first ones only, later it forgets, keep = min(alpha, 1 - 1/n)"),
-    ((OUT, f'if not math.isfinite(loss) and self.count < self.warmup:\n            return "take"\n        {OUT}'),
-     "a loss that is not a number passed in the warm-up: it is out of line at any time"),
-    (("far > self.z", "abs(far) > self.z"), "a loss far *below* the mean is no spike: only what is over it"),
-    (("self.skipped = (self", "self.count += 1\n            self.skipped = (self"),
-     "n counts the losses that are *taken*: a skipped one, or NaN, neither ends the warm-up nor makes keep larger"),
-    (("self.count >= self.warmup", "self.count > self.warmup"), "the warm-up is over once `warmup` losses have been taken: count >= warmup"),
-    (("max(math.sqrt(self.variance), 1e-3 * abs(self.mean))", "math.sqrt(self.variance)"), "the deviation is at least a thousandth of the mean, however still the losses are"),
-    (("keep * (self.variance + (1 - keep) * far**2)", "keep * self.variance + (1 - keep) * far**2"), "the variance is keep · (variance + (1 - keep) · far²): both are multiplied by keep"),
-    (("min(self.alpha, 1 - 1 / self.count)", "self.alpha"), "that is with keep = alpha from the first loss on: of the first ones it is 1 - 1/n, keep = min(alpha, 1 - 1/n)"),
-    (("abs(self.mean)", "self.mean"), "the least deviation is a thousandth of the mean's *absolute* value: a loss may be negative"),
-    ((OUT, f'if not math.isfinite(loss):\n            return "skip"\n        {OUT}'),
-     "a loss that is not finite counts in the row like any other that is out of line: the `patience`-th says back"),
-    (("(self.skipped + 1) % self.patience", "self.skipped + 1", BACK, BACK.replace("self.skipped", "self.skipped < self.patience")),
-     "after it has gone back the row begins anew: set the count of skipped steps to 0"),
-    ((BACK, 'return "skip"'), "the `patience`-th of a row that is out of line goes back"),
-]  # fmt: skip
+        plain = [(timed(each), None) for each in (varied, tight, noisy, passed)]
+        alike = torch.tensor([0.0, 0.25, 0.5], dtype=torch.float64).repeat(4, 3, 1)  # at the limit
+        given = [(timed(tight), 1.02), (timed(strict), 1.5), (alike, 1.0)]
+        halves = [self.slowed(n, 9, sample(range(n), n // 2), 1.4) for n in (2, 4)]
+        self.judge(submission, [*plain, *given, *halves, self.slowed(40, 5, [3], 1.5)])
 
 
 class TestSpikeRule(Exercise):
@@ -852,6 +681,15 @@ class TestSpikeRule(Exercise):
     name = "SpikeRule"
     reference = "minitrain.reliability.plain:SpikeRule"
     hidden = HIDDEN
+
+    BACK = 'return "skip" if self.skipped else "back"'
+    MISTAKES = (
+        (("self.skipped, self.count = 0, self.count + 1", "self.count += 1"), "skipped steps are counted although good ones lie between: a step that is taken ends the row"),
+        (("min(self.alpha, 1 - 1 / self.count)", "1 - 1 / self.count"), "that is the mean of all losses: of the first ones only, later it forgets, keep = min(alpha, 1 - 1/n)"),
+        (("far > self.z", "abs(far) > self.z"), "a loss far *below* the mean is no spike: only what is over it"),
+        (("self.skipped = (self", "self.count += 1\n            self.skipped = (self"), "n counts the losses that are *taken*: a skipped one, or NaN, neither ends the warm-up nor makes keep larger"),
+        ((BACK, 'return "skip"'), "the `patience`-th of a row that is out of line goes back"),
+    )  # fmt: skip
 
     def calm(self, steps, spikes=(), height=4.0):
         """A loss about 2 with noise of 0.05, and spikes of 40 deviations or more."""
@@ -880,7 +718,7 @@ class TestSpikeRule(Exercise):
             expect.that(word in ("take", "skip", "back"), words)
         if not rows:
             got = [[w.replace("back", "skip") for w in own] for own in got]
-        words = cause(got, self.reference, MISTAKES, decided)
+        words = cause(got, self.reference, self.MISTAKES, decided)
         for own, want, (options, losses) in zip(got, decided(variant(self.reference)), series):
             place = next((i for i, pair in enumerate(zip(own, want)) if pair[0] != pair[1]), None)
             if place is not None:
@@ -894,12 +732,14 @@ class TestSpikeRule(Exercise):
         deep[65] -= 1.5  # 30 deviations below
         steady = [2.0 + 1e-5 * random() for _ in range(40)]
         drift = [9.0 - 0.02 * step + 0.05 * math.sin(3.3 * step) for step in range(300)]
+        drift[250] += 0.6  # over the last loss by far, and below the mean
         drift[280] += 8.0
         negative = [-loss for loss in steady]  # 0.001 over it is no spike: half a deviation
         series = [
             ({}, self.falling(90, (40, 55, 80))),
             ({}, deep),
-            ({}, [*steady, 2.001, 2.5, 2.0]),
+            ({}, [*steady, 2.001, 2.008, 2.016, 2.5, 2.0]),
+            ({}, [*30 * [1000.0], 1006.0]),  # 6 deviations, and not more
             ({}, [*negative, -1.999, -1.5, -2.0]),
             ({"warmup": 10, "z": 8.0}, self.falling(40, (14,))),
             ({}, drift),
@@ -952,21 +792,6 @@ def best(save, between):
     return low
 
 
-HOURS = "M is in seconds, as the save is: 3600 to an hour"
-SERIES = " * (1 + x / 3 + x**2 / 9) - save_seconds"
-INTERVALS = [
-    ((SERIES, ""), "that is Young's: it neglects that saves fail too, and is too long by about 2δ/3"),
-    ((SERIES, " - save_seconds"), "those are the first terms: the series goes on, (1 + x/3 + x²/9)"),
-    (("chip_hours * 3600", "chip_hours"), HOURS),
-    (("chip_hours * 3600", "chip_hours * 60"), HOURS),
-    (("/ failures / chips", "/ failures * chips"), "more chips fail more often: divide by their number"),
-    (("/ failures / chips", "/ failures"), "so seldom one chip fails: of all of them one fails chips times as often"),
-    ((" - save_seconds", ""), "that is from save to save: of training only, without δ"),
-    (("if save_seconds >= 2 * between:", "if False:"), "that is the series, which holds for saves below 2 M: beyond it is M"),
-    (("* 3600 / failures", "* 3600"), "that is as if there had been one failure: divide by their number"),
-]  # fmt: skip
-
-
 class TestBestInterval(Exercise):
     """How often to save"""
 
@@ -974,18 +799,25 @@ class TestBestInterval(Exercise):
     reference = "minitrain.reliability.plain:best_interval"
     hidden = HIDDEN
 
-    def ask(self, submission, calls, tol, hints=()):
-        got = submission.run(probes.called, calls)
-        for call, one in zip(calls, got):
-            save, chips, failures, chip_hours = call
+    SERIES = " * (1 + x / 3 + x**2 / 9) - save_seconds"
+    MISTAKES = (
+        ((SERIES, ""), "that is Young's: it neglects that saves fail too, and is too long by about 2δ/3"),
+        (("chip_hours * 3600", "chip_hours"), "M is in seconds, as the save is: 3600 to an hour"),
+        (("/ failures / chips", "/ failures"), "so seldom one chip fails: of all of them one fails chips times as often"),
+        ((" - save_seconds", ""), "that is from save to save: of training only, without δ"),
+        (("if save_seconds >= 2 * between:", "if False:"), "that is the series, which holds for saves below 2 M: beyond it is M"),
+    )  # fmt: skip
+
+    def judge(self, submission, calls, tol):
+        found = submission.run(probes.called, calls)
+        for (save, chips, failures, chip_hours), call in zip(calls, found):
+            given = save, chips, failures, chip_hours
             between = chip_hours * 3600 / failures / chips
             want = best(save, between) if save < 2 * between else between
-            told = f"{save:g} s a save, {chips:,} chips, {failures} failures in {chip_hours:g} chip-hours: seconds"
-            own = [
-                *hints,
-                *hints_of(self.reference, INTERVALS, lambda wrong, call=call: wrong(*call)),
-            ]
-            expect.close(one["out"], want, tol=tol, what=told, hints=own)
+            told = hints(self.reference, self.MISTAKES, lambda f, given=given: f(*given))
+            rate = f"{chips:,} chips, {failures} failures in {chip_hours:g} chip-hours"
+            what = f"{save:g} s a save, {rate}: seconds"
+            expect.close(call["out"], want, tol=tol, what=what, hints=told)
 
     @check(points=3, title="the interval at which the least is lost, within half a percent")
     def test_best(self, submission):
@@ -993,7 +825,7 @@ class TestBestInterval(Exercise):
         for ratio in (0.002, 0.01, 0.05, 0.2, uniform(0.005, 0.3)):
             failures, hours, chips = randint(3, 500), uniform(1e4, 1e7), 2 ** randint(6, 15)
             calls.append((ratio * hours * 3600 / failures / chips, chips, failures, hours))
-        self.ask(submission, calls, tol=0.005)
+        self.judge(submission, calls, tol=0.005)
 
     @check(
         points=1,
@@ -1007,12 +839,8 @@ class TestBestInterval(Exercise):
             never = submission.run(probes.called, [(20.0, 64, 0, 1e6)])[0]["out"]
         expect.equal(never, math.inf, what="nothing has failed")
         between, share = uniform(100, 900), uniform(1.1, 1.6)
-        words = (
-            "that is the save's own length: training between saves may well be shorter than a save"
-        )
         rate = (8, 10, between * 80 / 3600)
-        self.ask(submission, [(share * between, *rate)], 0.07, [(share * between, words)])
-        self.ask(submission, [(3 * between, *rate)], 0.07)
+        self.judge(submission, [(share * between, *rate), (2.5 * between, *rate)], 0.07)
 
 
 # --- experiments ---
@@ -1027,18 +855,13 @@ class TestPowerCuts(Experiment):
     @check(points=3, title="yours is never torn and never lost; the naive ones are")
     def test_cuts(self, table):
         rows = expect.rows(table, "way")
-        yours = rows["yours"]
-        expect.that(
-            yours["states"] >= 6, f"{yours['states']} states of the disk: cut after each operation"
-        )
-        expect.that(
-            yours["torn"] == yours["lost"] == 0,
-            f"yours: {yours['torn']} torn, {yours['lost']} lost of {yours['states']}",
-        )
+        yours, torn = rows["yours"], rows["renamed, not flushed"]["torn"]
+        words = f"{yours['states']} states of the disk: cut after each operation"
+        expect.that(yours["states"] >= 6, words)
+        words = f"yours: {yours['torn']} torn, {yours['lost']} lost of {yours['states']}"
+        expect.that(yours["torn"] == yours["lost"] == 0, words)
         expect.that(rows["in place"]["lost"] > 0, "a file that is overwritten in place can be lost")
-        expect.that(
-            rows["renamed, not flushed"]["torn"] > 0, "a name can be on the disk before its bytes"
-        )
+        expect.that(torn > 0, "a name can be on the disk before its bytes")
 
 
 class TestStall(Experiment):
@@ -1054,23 +877,17 @@ class TestStall(Experiment):
     @check(points=2, title="the same bytes are written; a save that waits takes the disk's time")
     def test_bytes(self, table):
         waits, beside = self.ways(table)
-        expect.that(
-            waits["bytes"] == beside["bytes"] > 0,
-            f"{waits['bytes']} and {beside['bytes']} bytes a save",
-        )
+        words = f"{waits['bytes']} and {beside['bytes']} bytes a save"
+        expect.that(waits["bytes"] == beside["bytes"] > 0, words)
         least = waits["bytes"] / waits["bytes_per_second"]
-        expect.that(
-            waits["stall_seconds"] >= 0.99 * least,
-            f"{waits['stall_seconds']:.3f} s for what the disk takes {least:.3f} s for",
-        )
+        words = f"{waits['stall_seconds']:.3f} s for what the disk takes {least:.3f} s for"
+        expect.that(waits["stall_seconds"] >= 0.99 * least, words)
 
     @check(points=2, title="beside the training the stall is less than half")
     def test_stall(self, table):
         waits, beside = self.ways(table)
-        expect.that(
-            beside["stall_seconds"] < 0.5 * waits["stall_seconds"],
-            f"{waits['stall_seconds']:.3f} s against {beside['stall_seconds']:.3f} s",
-        )
+        words = f"{waits['stall_seconds']:.3f} s against {beside['stall_seconds']:.3f} s"
+        expect.that(beside["stall_seconds"] < 0.5 * waits["stall_seconds"], words)
 
 
 class TestResumed(Experiment):
@@ -1081,16 +898,12 @@ class TestResumed(Experiment):
 
     @check(points=3, title="every loss is that of the run that nobody killed, bit for bit")
     def test_losses(self, table):
-        off = [row for row in table if row["loss"] != row["undisturbed"]]
-        expect.that(
-            not off,
-            f"{len(off)} of {len(table)} losses differ, the first at step {off[0]['step'] if off else ''}",
-        )
+        off = [row["step"] for row in table if row["loss"] != row["undisturbed"]]
+        words = f"{len(off)} of {len(table)} losses differ, the first at step {off[:1]}"
+        expect.that(not off, words)
         steps = {row["step"] for row in table}
-        expect.that(
-            steps == set(range(1, max(steps) + 1)) and len(steps) >= 10,
-            "every step from 1 on has a row",
-        )
+        is_whole = steps == set(range(1, max(steps) + 1)) and len(steps) >= 10
+        expect.that(is_whole, "every step from 1 on has a row")
 
     @check(
         points=2,
@@ -1118,9 +931,8 @@ class TestStragglers(Experiment):
         by_compute = [row["rank"] for row in table if row["slow_by_compute"]]
         slowest = max(table, key=lambda row: row["compute_ms"])["rank"]
         expect.that(not by_step, f"by whole steps {by_step} are slow: all wait alike")
-        expect.that(
-            by_compute == [slowest], f"by compute {by_compute} are slow, the slowest is {slowest}"
-        )
+        words = f"by compute {by_compute} are slow, the slowest is {slowest}"
+        expect.that(by_compute == [slowest], words)
 
 
 class TestSpikes(Experiment):
@@ -1136,18 +948,16 @@ class TestSpikes(Experiment):
     def test_end(self, table):
         ends = {}
         for run in ("undisturbed", "guarded", "unguarded"):
-            losses = [
-                row["loss"] for row in table if row["run"] == run and row["decision"] == "take"
-            ]
+            own = [row for row in table if row["run"] == run]
+            losses = [row["loss"] for row in own if row["decision"] == "take"]
             expect.that(len(losses) >= 20, f"run '{run}' has {len(losses)} steps")
             ends[run] = statistics.mean(losses[-10:])
         told = ", ".join(f"{run} {end:.3f}" for run, end in ends.items())
         expect.that(ends["guarded"] < ends["unguarded"], f"the last ten losses: {told}")
         expect.that(ends["guarded"] < 1.25 * ends["undisturbed"], f"the last ten losses: {told}")
         words = [row["decision"] for row in table if row["run"] == "guarded"]
-        expect.that(
-            "skip" in words and "back" in words, "the rule skipped nothing, or never went back"
-        )
+        is_used = "skip" in words and "back" in words
+        expect.that(is_used, "the rule skipped nothing, or never went back")
 
 
 class TestGoodput(Experiment):
@@ -1163,11 +973,8 @@ class TestGoodput(Experiment):
     def test_interval(self, table):
         expect.that(len(table) >= 3, f"{len(table)} rows: three or more")
         for row in table:
-            off = abs(row["interval"] / row["simulated"] - 1)
-            expect.that(
-                off < 0.03,
-                f"{row['chips']:,} chips, {row['save_seconds']:g} s: {row['interval']:.1f} s against {row['simulated']:.1f} s",
-            )
+            what = f"{row['chips']:,} chips, {row['save_seconds']:g} s a save: the interval"
+            expect.close(row["interval"], row["simulated"], tol=0.03, what=what)
             expect.that(
                 row["share"] >= row["share_hourly"],
                 f"{row['share']:.4f} of the time trains, {row['share_hourly']:.4f} with a save an hour",
@@ -1205,22 +1012,18 @@ class TestFlipped(Experiment):
     )
     def test_found(self, table):
         rows = expect.rows(table, "where")
-        for where in ("weight", "gradient", "nowhere"):
-            row = rows[where]
-            ways = {
-                "by_hashes": [row["rank"]] if where == "weight" else [],
-                "by_repeating": [row["rank"]] if where == "gradient" else [],
-            }
-            for way, want in ways.items():
-                expect.that(
-                    row[way] == want,
-                    f"a bit flipped in: {where}; {way} accused {row[way]}, not {want}",
-                )
+        for where, seen in (
+            ("weight", "by_hashes"),
+            ("gradient", "by_repeating"),
+            ("nowhere", ""),
+        ):
+            for way in ("by_hashes", "by_repeating"):
+                want = [rows[where]["rank"]] if way == seen else []
+                what = f"a bit flipped in: {where}; accused {way}"
+                expect.equal(rows[where][way], want, what=what)
         weight = rows["weight"]
-        expect.that(
-            weight["found_at_step"] == weight["step"],
-            f"flipped at step {weight['step']}, found at step {weight['found_at_step']}",
-        )
+        what = "the step at which the weight's bit was found"
+        expect.equal(weight["found_at_step"], weight["step"], what=what)
 
 
 # --- questions ---
@@ -1239,17 +1042,8 @@ class TestLostSteps(Question):
     def test_value(self, value, records):
         rows = expect.recorded(records, "resumed")
         want = len(rows) - len({row["step"] for row in rows})
-        expect.equal(
-            value,
-            want,
-            what="steps",
-            hints=[
-                (
-                    len(rows),
-                    "those are all steps that were computed: take off those that were needed",
-                )
-            ],
-        )
+        words = "those are all steps that were computed: take off those that were needed"
+        expect.equal(value, want, what="steps", hints=[(len(rows), words)])
 
 
 class TestWaitingShare(Question):
@@ -1263,16 +1057,11 @@ class TestWaitingShare(Question):
         rows = expect.recorded(records, "stragglers")
         step, compute = (sum(row[k] for row in rows) for k in ("step_ms", "compute_ms"))
         want = 100 * (1 - compute / step)
-        expect.close(
-            value,
-            want,
-            tol=0.03,
-            what="percent",
-            hints=[
-                (want / 100, "that is a share: in percent it is 100 times as much"),
-                (100 - want, "that is what is computed: the rest is waiting"),
-            ],
-        )
+        told = [
+            (want / 100, "that is a share: in percent it is 100 times as much"),
+            (100 - want, "that is what is computed: the rest is waiting"),
+        ]
+        expect.close(value, want, tol=0.03, what="percent", hints=told)
 
 
 class TestFourTimes(Question):
@@ -1287,20 +1076,15 @@ class TestFourTimes(Question):
     def test_value(self, value, records):
         rows = expect.rows(expect.recorded(records, "goodput"), "chips", "save_seconds")
         few, many = (rows[chips, 15.0]["interval"] for chips in (16384, 65536))
-        expect.close(
-            value,
-            few / many,
-            tol=0.01,
-            what="the factor",
-            hints=[
-                (
-                    2.0,
-                    "that is √4, Young's: read it off your own intervals, Daly's are a little shorter",
-                ),
-                (many / few, "that is upside down: the longer interval over the shorter one"),
-                (4.0, "the time between failures shrinks 4 times, the interval does not"),
-            ],
-        )
+        told = [
+            (
+                2.0,
+                "that is √4, Young's: read it off your own intervals, Daly's are a little shorter",
+            ),
+            (many / few, "that is upside down: the longer interval over the shorter one"),
+            (4.0, "the time between failures shrinks 4 times, the interval does not"),
+        ]
+        expect.close(value, few / many, tol=0.01, what="the factor", hints=told)
 
 
 class TestCostliest(Question):
@@ -1315,6 +1099,5 @@ class TestCostliest(Question):
         row = rows[TestLlama3.plan]
         parts = {part: row[part] for part in ("saving", "redone", "restarting", "waiting")}
         expect.among(value, parts)
-        expect.that(
-            value == max(parts, key=parts.get), f"got {value!r}: another part is larger in your row"
-        )
+        words = f"got {value!r}: another part is larger in your row"
+        expect.that(value == max(parts, key=parts.get), words)

@@ -71,58 +71,41 @@ def noted(does, name, group):
 
     def apply(x):
         group.trace.mark(name)
-        return does(x, group)
+        return does(x)
 
     return apply
 
 
-def folded(x, group):
-    """In place, and half as long: no message."""
+def folded(x):
+    """In place, and half as long."""
     first, second = x.mul_(3).chunk(2)
     return first + second
 
 
-def unfolded(x, group):
-    return torch.cat([x.neg_(), x])
-
-
-def doubled(x, group):
-    return x.mul_(2)
-
-
-def turned(x, group):
-    return x.neg_()
-
-
 PAIRS = {
-    "sum": (same, summed),
-    "turn": (doubled, turned),
-    "gather": (gathered, sum_sliced),
-    "fold": (folded, unfolded),
+    "turn": (lambda x: x.mul_(2), lambda x: x.neg_()),
+    "fold": (folded, lambda x: torch.cat([x.neg_(), x])),
 }
 
 
 def pairs(group, f, calls):
-    """Operators of some pairs, all made before any is used, and all forwards before a backward.
+    """Operators of two pairs, both made before any is used, and all forwards before a backward.
 
-    A call: the pair's name, 0 or 1 for its first or second operator, and each rank's x and dy.
+    A call of calls[rank]: the pair's name, 0 or 1 for its first or second operator, x and dy.
     """
-    made, live = {}, []
-    for name in dict.fromkeys(call[0] for call in calls):
-        there, back = PAIRS[name]
-        made[name] = f(noted(there, "there", group), noted(back, "back", group))
-        if any(isinstance(operator, type) for operator in made[name]):
-            raise TypeError("conjugates returned a class: return First.apply and Second.apply")
-    for name, which, xs, dys in calls:
-        x, dy = fresh(xs[group.rank]).requires_grad_(), fresh(dys[group.rank])
+    made = {name: f(noted(there, "there", group), noted(back, "back", group))
+            for name, (there, back) in PAIRS.items()}  # fmt: skip
+    if any(isinstance(operator, type) for operators in made.values() for operator in operators):
+        raise TypeError("conjugates returned a class: return First.apply and Second.apply")
+    live = []
+    for name, which, x, dy in calls[group.rank]:
+        x, dy, plain = fresh(x).requires_grad_(), fresh(dy), fresh(x)
         group.trace.mark("forward")
         y = made[name][which](x)
         group.trace.mark(("over", "forward"))
-        live.append({"x": x, "dy": dy, "y": y, "out": fresh(y)})
-    for call in live:
+        live.append({"x": x, "dy": dy, "plain": plain, "y": y, "out": fresh(y)})
+    for (name, which, *_), call in zip(calls[group.rank], live):
         backward(group, call["y"], call["dy"])
-    for (name, which, xs, _), call in zip(calls, live):
-        call["plain"] = fresh(xs[group.rank])  # as in inference
         group.trace.mark("inference")
         made[name][which](call["plain"])
         group.trace.mark(("over", "inference"))
@@ -139,92 +122,6 @@ def backward(group, y, dy):
     group.trace.mark(("over", "backward"))
 
 
-def blocks(group, f, calls):
-    """parallel_mlp or parallel_attention, call after call, on calls[rank]."""
-    return in_turn(partial(block, group, f), calls[group.rank])
-
-
-def block(group, f, x, w, dy, head_size, is_split):
-    """On whole tokens with copy and reduce, or on this rank's."""
-    tp = operators(group)
-    ways = (tp.all_gather, tp.reduce_scatter) if is_split else (tp.copy, tp.reduce)
-    weights = SimpleNamespace(head_size=head_size, **w)
-    group.trace.mark("forward")
-    y = f(x, weights, *ways)
-    group.trace.mark(("over", "forward"))
-    backward(group, y, dy)
-    is_as_given = as_given(weights, head_size=head_size, **w)
-    return {"as given": is_as_given, "y": y.detach(), "gradients": gradients(x, w)}
-
-
-def as_given(weights, **before):
-    """Whether it holds the same tensors under the same names, and no others."""
-    now = vars(weights)
-    return now.keys() == before.keys() and all(now[name] is before[name] for name in before)
-
-
-def gradients(x, w):
-    return {"x": x.grad, **{name: matrix.grad for name, matrix in w.items()}}
-
-
-def split_blocks(group, f, calls):
-    """sequence_mlp, call after call, on calls[rank]."""
-    return in_turn(partial(split_block, group, f), calls[group.rank])
-
-
-def split_steps(group, f, calls):
-    """The same, and then a second step on the matrices of the first."""
-    live = []
-
-    def step(x, w, dy):
-        live.append((fresh(x), w, dy))
-        return split_block(group, f, x, w, dy)
-
-    found = in_turn(step, calls[group.rank])
-    x, w, dy = live[0]
-    for matrix in w.values():
-        matrix.grad = None
-    group.trace.mark("inference")
-    y = f(x, SimpleNamespace(**w), operators(group))
-    if y.requires_grad and y.shape == dy.shape:
-        y.backward(dy)
-    group.trace.mark(("over", "inference"))
-    found[0]["second"] = gradients(x, w)
-    return found
-
-
-def split_block(group, f, x, w, dy):
-    """On this rank's tokens; also how many tensors of all tokens autograd keeps."""
-    tp, kept = operators(group), set()
-
-    def pack(tensor):
-        if tensor.numel() == x.numel() * group.size:
-            kept.add(tensor.untyped_storage().data_ptr())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        weights = SimpleNamespace(**w)
-        group.trace.mark("forward")
-        y = f(x, weights, tp)
-        group.trace.mark(("over", "forward"))
-    backward(group, y, dy)
-    return {"as given": as_given(weights, **w), "y": y.detach(), "gradients": gradients(x, w),
-            "whole_kept": len(kept)}  # fmt: skip
-
-
-def look_ups(group, f, calls):
-    """embed, call after call, on calls[rank]."""
-    return in_turn(partial(look_up, group, f), calls[group.rank])
-
-
-def look_up(group, f, tokens, weight, dy):
-    group.trace.mark("forward")
-    y = f(tokens, weight, operators(group))
-    group.trace.mark(("over", "forward"))
-    backward(group, y, dy)
-    return {"y": y.detach(), "dw": weight.grad}
-
-
 class Largest(TorchDispatchMode):
     """The most elements that any tensor made in here has."""
 
@@ -239,16 +136,45 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def losses(group, f, calls):
-    """vocabulary_loss, call after call, on calls[rank]."""
-    return in_turn(partial(loss_of, group, f), calls[group.rank])
+def steps(group, f, ways, calls):
+    """f(first, second, *ways), call after call of calls[rank]; ways: the operators it is given."""
+    return in_turn(partial(step, group, f, ways), calls[group.rank])
 
 
-def loss_of(group, f, logits, targets):
-    """Its gradient, and the largest tensor that it made."""
-    with Largest() as seen:
+def step(group, f, ways, first, second, dy):
+    """Forward and backward, twice on the same leaves; what of it autograd keeps, and how large the
+    largest tensor is. A dict becomes a namespace."""
+    tp, kept = operators(group), set()
+    given = [getattr(tp, way) for way in ways] or [tp]
+    w = SimpleNamespace(**second) if isinstance(second, dict) else second
+
+    def pack(tensor):
+        if tensor.numel() == first.numel() * group.size:
+            kept.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with Largest() as seen, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         group.trace.mark("forward")
-        loss = f(logits, targets, operators(group))
+        y = f(first, w, *given)
         group.trace.mark(("over", "forward"))
-        backward(group, loss, torch.ones((), dtype=loss.dtype))
-    return {"loss": loss.detach(), "dlogits": logits.grad, "largest": seen.elements}
+        backward(group, y, dy)
+    found = {"y": y.detach().clone(), "first": gradients(first, second)}
+    group.trace.mark("again")
+    y = f(first, w, *given)
+    if y.requires_grad and y.shape == dy.shape:
+        y.backward(dy)
+    group.trace.mark(("over", "again"))
+    found |= {"second": gradients(first, second), "kept": len(kept), "largest": seen.elements}
+    found["as given"] = not isinstance(second, dict) or (
+        vars(w).keys() == second.keys() and all(vars(w)[name] is second[name] for name in second)
+    )
+    return found
+
+
+def gradients(*given):
+    """Of the leaves, which then have none."""
+    leaves = [leaf for leaf in tree_leaves(given) if getattr(leaf, "requires_grad", False)]
+    found = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return found
