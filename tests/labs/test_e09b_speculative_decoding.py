@@ -273,17 +273,10 @@ class TestVerify(Exercise):
     def test_one(self, submission):
         self.compare(submission, [drawn_case(*sizes) for sizes in ((12, 1, 6), (14, 1, 9), (1, 1, 4))])  # fmt: skip
 
-    def one_draft(self, submission):
-        return self.compare(submission, [drawn_case(12, 1, 6)])
-
     @check(points=4, title="several drafts: the text ends with the first that is not kept")
     def test_several(self, submission):
         sizes = ((16, 3, 7), (12, 2, 5), (2, 4, 6))
         self.compare(submission, [drawn_case(*each) for each in sizes])
-
-    def ordinary(self, submission):
-        """What the checks before ask."""
-        self.compare(submission, [drawn_case(12, 1, 6), drawn_case(12, 2, 6)])
 
     @check(points=3, title="all kept, or none drafted: a bonus token from p's last place")
     def test_bonus(self, submission):
@@ -569,10 +562,6 @@ class TestNgramDraft(Exercise):
             *((telling_text(most, longest), most, longest) for most, longest in ((4, 2), (2, 1), (3, 2))),
             (telling_text(3, 3, letters=3), 3),
         ])  # fmt: skip
-
-    def latest(self, submission):
-        sizes = (3, 2), (4, 2), (2, 1)
-        self.compare(submission, [(telling_text(*each), *each) for each in sizes])
 
     @check(points=3, title="the longest n-gram that is found counts, a shorter one only then")
     def test_longest(self, submission):
@@ -871,10 +860,6 @@ class TestTreeAttention(Exercise):
         cases.append((list(range(-1, deep - 1)), 2))
         in_a_row(partial(self.both, submission), cases)
 
-    def in_any_order(self, submission):
-        """What the checks before ask."""
-        self.both(submission, [(drawn_tree(9), 4)])
-
 
 def walked(tokens, parents, choices, shift=1, by_depth=False, from_last=False):
     """The way from the text on; the flags are mistakes."""
@@ -993,10 +978,6 @@ class TestAcceptedPath(Exercise):
                 return f"node {node} is kept behind {place}: its token is {tokens[node]}, and the target's own there is choices[{at + 1}] = {choices[at + 1]}"  # fmt: skip
             at, place = node, f"node {node}"
         return f"the path ends at {place}, where the target's own is choices[{at + 1}] = {choices[at + 1]}: a child of {place} has that token, so go on there"  # fmt: skip
-
-    def way(self, submission):
-        """What the first check asks."""
-        self.compare(submission, [drawn_walk(9, 3), drawn_walk(8, 2)])
 
     @check(points=3, title="from the text on, to the child that is the target's own token")
     def test_way(self, submission):
@@ -1128,19 +1109,6 @@ class TestMedusaLoss(Exercise):
     def test_shift(self, submission):
         sizes = ((2, 9, 6, 11, 1), (3, 8, 5, 7, 3), (1, 12, 4, 9, 2))
         cases = [self.draw(*each, 1.0) for each in sizes]
-        for result, case in zip(self.results(submission, cases), cases):
-            self.right_loss(result, *case)
-
-    def unweighted(self, submission):
-        """What the first check asks."""
-        cases = [self.draw(3, 8, 5, 7, 3, 1.0), self.draw(2, 7, 4, 9, 2, 1.0)]
-        for result, case in zip(self.results(submission, cases), cases):
-            self.right_loss(result, *case)
-
-    def weighted(self, submission):
-        """What the first two checks ask."""
-        self.unweighted(submission)
-        cases = [self.draw(2, 9, 6, 8, 3), self.draw(2, 7, 5, 6, 4, 0.5)]
         for result, case in zip(self.results(submission, cases), cases):
             self.right_loss(result, *case)
 
