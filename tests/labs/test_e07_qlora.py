@@ -252,11 +252,12 @@ class TestQuantizeBlocks(Exercise):
             (zeros[:2] * 1.0, some_levels(256), 32),
             (-torch.rand(100) - 0.1, some_levels(16), 64),
             (torch.tensor([-0.7]), some_levels(16), 64),
-            (torch.tensor([0.3]), some_levels(16), 4),
+            (torch.tensor(0.3), some_levels(16), 4),
             (torch.randn(65), some_levels(16), 64),
             (torch.randn(100, 80).bfloat16(), some_levels(16), 64),
             (torch.randn(100, 80).half(), some_levels(16), 64),
             (torch.randn(4, 40) * 1e-9, some_levels(16), 32),
+            (torch.randn(4, 40) * 1e-28, some_levels(16), 32),
             (torch.randn(40, 6).T, some_levels(16), 16),
             (torch.randn(9, dtype=torch.float64), some_levels(5), 4),
         ])  # fmt: skip

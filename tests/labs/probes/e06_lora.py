@@ -54,10 +54,12 @@ class Quantized(nn.Module):
     def __init__(self, weight, bias):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight, self.bias = Codes(weight), None if bias is None else nn.Parameter(bias.clone())
+        self.weight = Codes(weight)
+        if bias is not None:  # without one it has no such attribute
+            self.bias = nn.Parameter(bias.clone())
 
     def forward(self, x):
-        return nn.functional.linear(x, self.weight.dequantize(), self.bias)
+        return nn.functional.linear(x, self.weight.dequantize(), getattr(self, "bias", None))
 
 
 def dense(weight, bias):
@@ -138,7 +140,9 @@ class Carried:
 
 def plain_tensors(module):
     """Buffers and plain attributes of a module and of those inside it."""
-    values = [value for part in module.modules() for value in vars(part).values()]
+    own = ("_parameters", "_buffers", "_modules")
+    values = [v for part in module.modules() for k, v in vars(part).items() if k not in own]
+    values += [v for value in values if isinstance(value, dict) for v in value.values()]
     values += [v for value in values if isinstance(value, (list, tuple)) for v in value]
     return [*module.buffers(), *(v for v in values if isinstance(v, torch.Tensor))]
 
