@@ -48,20 +48,22 @@ def searched(f, searches):
 
 def search(f, given, seed, heavy, best):
     """given: model, chip, gpus, seq, batch; heavy: a factor on all memory; best: [] is the default."""
-    asked, timed, rest = [], [], []
+    asked, timed, rest, seconds = [], [], [], []
 
     def memory_of(run):
         asked.append(cut_of(run))
-        rest.append([run.plan.sp, run.seq, run.global_batch, run.chip.name, list(astuple(run.model)),
-                     {k: v for k, v in asdict(run.plan).items() if k not in (*CUT, "sp")}])  # fmt: skip
+        plan = {k: v for k, v in asdict(run.plan).items() if k not in CUT}
+        own = {"seq": run.seq, "batch": run.global_batch, "chip": run.chip.name}
+        rest.append({**own, "model": list(astuple(run.model)), **plan})
         return heavy * memory_by(seed, cut_of(run), run.chip.memory)
 
     def seconds_of(run):
         timed.append(cut_of(run))
-        return seconds_by(seed, cut_of(run))
+        seconds.append(seconds_by(seed, cut_of(run)))
+        return seconds[-1]
 
     found = [cut_of(run) for run in f(*given, memory_of, seconds_of, *best)]
-    return {"found": found, "asked": asked, "rest": rest, "timed": timed}
+    return {"found": found, "asked": asked, "rest": rest, "timed": timed, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,33 @@ def fronts_of(f, fronts):
 
 def points_of(choices):
     return [[choice.days, choice.usd] for choice in choices]
+
+
+class Counted(float):
+    """A number whose comparisons are counted, up to `most`."""
+
+    made = most = 0
+    __hash__ = float.__hash__
+
+
+def counted(name):
+    compare = getattr(float, name)
+
+    def method(self, other):
+        Counted.made += 1
+        if Counted.made > Counted.most:
+            raise RuntimeError(f"more than {Counted.most:,} comparisons of dollars")
+        return compare(self, other)
+
+    return method
+
+
+for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+    setattr(Counted, name, counted(name))
+
+
+def front_by_comparisons(f, points, most):
+    """One call; it fails where it compares dollars more often than `most` times."""
+    choices = [Choice(str(i), days, Counted(usd)) for i, (days, usd) in enumerate(points)]
+    Counted.made, Counted.most = 0, most
+    return [[float(x) for x in point] for point in points_of(f(choices))]
