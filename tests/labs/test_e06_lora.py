@@ -188,27 +188,22 @@ class TestLoRA(Exercise):
 
     @check(points=3, title="it starts as nothing: B zero, A random, both float32")
     def test_starts(self, submission):
-        rows = self.rows(submission)
-        for _, got, want in rows:
+        for _, got, want in self.rows(submission):
             named = dict(got["named"])
-            expect.that(
-                any(p.any() for p in named.values()),
-                "A and B are both zero: then neither ever has a gradient, since each one's contains the other",
-            )
+            for is_right, words in (
+                (any(p.any() for p in named.values()), "A and B are both zero: then neither ever has a gradient, since each one's contains the other"),
+                ("lora_B" not in named or not named["lora_B"].any(), "B is not zero: A is random and B begins as zero"),
+            ):  # fmt: skip
+                expect.that(is_right, words)
             is_fresh(got, want, "lora_B")
-            expect.that(
-                not named["lora_B"].any(), "B is not zero: A is random and B begins as zero"
-            )
         one, two = submission.run(probes.started_twice, drawn(16, 400, BF16), (8, 2.0))
         size = one.square().mean().sqrt().item() * 20
-        expect.that(
-            0.3 < size < 2, f"the numbers of A are {size:.2g}/√I in size: draw them about 1/√I"
-        )
         is_random = not torch.equal(one, two) and torch.linalg.matrix_rank(one) == 8
-        expect.that(
-            is_random,
-            "A is the same in two adapters, or in its rows: draw all of it, without a seed",
-        )
+        for is_right, words in (
+            (0.3 < size < 2, f"the numbers of A are {size:.2g}/√I in size: draw them about 1/√I"),
+            (is_random, "A is the same in two adapters, or in its rows: draw all of it, without a seed"),
+        ):  # fmt: skip
+            expect.that(is_right, words)
 
     @check(points=4, title="y = W x + s·B(A x), for every shape, over every kind of layer")
     def test_value(self, submission):
@@ -480,36 +475,19 @@ class TestPrefix(Exercise):
 
     def are_made(self, rows):
         for (_, count, width), got in rows:
-            expect.that(
-                got["wider"] > got["numbers"],
-                f"an MLP of width {width + 5} has as many trained numbers as one of {width}: until it is dropped, keys "
-                "and values are made by an MLP of that width",
-            )
-            expect.that(
-                not got["owns_model"],
-                "the model's own parameters are the prefix's: keep model.config only",
-            )
             of_token = got["sources"].any(dim=0)  # (n, N)
             own = of_token & (of_token.sum(dim=0) == 1)
-            expect.that(
-                own.any(dim=1).all(),
-                "a token's keys and values hang on no number that is its own: of each vector the MLP makes one token's. "
-                "They are made in each forward, with a graph; heads come to the front by `permute`, not by `reshape`",
-            )
-            in_all = got["sources"].all(dim=0) & ~(own if count > 1 else False)
-            expect.that(
-                in_all.any(dim=1).all(),
-                "the layers' keys and values are made from different numbers: the same n vectors, and one MLP, make all",
-            )
-            expect.that(
-                got["bends"] > 1,
-                "what is made is a straight line in the hidden layer's numbers: bend it",
-            )
+            shared = got["sources"].all(dim=0) & ~(own if count > 1 else False)
             stale = [not expect.difference(*pair, 0.0) for pair in zip(got["moved"], got["made"])]
-            expect.that(
-                not any(stale),
-                "after its numbers changed the prefix gives what it gave before: make it anew",
-            )
+            for is_right, words in (
+                (got["wider"] > got["numbers"], f"an MLP of width {width + 5} has as many trained numbers as one of {width}: until it is dropped, keys and values are made by an MLP of that width"),
+                (not got["owns_model"], "the model's own parameters are the prefix's: keep model.config only"),
+                (own.any(dim=1).all(), "a token's keys and values hang on no number that is its own: of each vector the MLP makes one token's. They are made in each forward, with a graph; heads come to the front by `permute`, not by `reshape`"),
+                (shared.any(dim=1).all(), "the layers' keys and values are made from different numbers: the same n vectors, and one MLP, make all"),
+                (got["bends"] > 1, "what is made is a straight line in the hidden layer's numbers: bend it"),
+                (not any(stale), "after its numbers changed the prefix gives what it gave before: make it anew"),
+            ):  # fmt: skip
+                expect.that(is_right, words)
 
     @check(points=4, title="drop_mlp keeps what it made, n·L·2·K·C numbers, and nothing else")
     def test_dropped(self, submission):
