@@ -700,7 +700,7 @@ class TestPareto(Exercise):
             "what is cheaper than all before"
         )
         with expect.because({"comparisons": words, "timeout": words}):
-            kept = submission.run(probes.front_by_comparisons, points, 40 * len(points), timeout=30)
+            kept = submission.run(probes.front_by_comparisons, points, 40 * len(points), timeout=15)
         self.is_front(points, [tuple(p) for p in kept], front)
 
 

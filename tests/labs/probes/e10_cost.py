@@ -91,31 +91,29 @@ def points_of(choices):
     return [[choice.days, choice.usd] for choice in choices]
 
 
-class Counted(float):
-    """A number whose comparisons are counted, up to `most`."""
+def counted(most):
+    """A kind of number of which no more than so many pairs can be compared."""
+    made = 0
 
-    made = most = 0
-    __hash__ = float.__hash__
+    def counting(name):
+        compare = getattr(float, name)
 
+        def method(self, other):
+            nonlocal made
+            made += 1
+            if made > most:
+                raise RuntimeError(f"more than {most:,} comparisons of dollars")
+            return compare(self, other)
 
-def counted(name):
-    compare = getattr(float, name)
+        return method
 
-    def method(self, other):
-        Counted.made += 1
-        if Counted.made > Counted.most:
-            raise RuntimeError(f"more than {Counted.most:,} comparisons of dollars")
-        return compare(self, other)
-
-    return method
-
-
-for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-    setattr(Counted, name, counted(name))
+    names = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+    own = {name: counting(name) for name in names}
+    return type("Counted", (float,), {**own, "__hash__": float.__hash__})
 
 
 def front_by_comparisons(f, points, most):
     """One call; it fails where it compares dollars more often than `most` times."""
-    choices = [Choice(str(i), days, Counted(usd)) for i, (days, usd) in enumerate(points)]
-    Counted.made, Counted.most = 0, most
+    kind = counted(most)
+    choices = [Choice(str(i), days, kind(usd)) for i, (days, usd) in enumerate(points)]
     return [[float(x) for x in point] for point in points_of(f(choices))]
