@@ -295,4 +295,74 @@ EQUIVALENT = {
         "line.index(rank) + 1 -> line.index(rank) - 1",
         "after = line[(line.index(rank) + 1) % len(line)]",
     ): "the same edges of the ring, each from its other end",
+    (
+        "merged_linear",
+        "weight.float() -> weight",
+        "linear.weight.data = (weight.float() + delta).to(weight.dtype)",
+    ): "a sum with the float32 delta is made in float32 either way",
+    (
+        "merged_linear",
+        "torch.nn.Linear(ins, outs, bias=bias is not None, dtype=w... -> "
+        "torch.nn.Linear(ins, outs, bias=bias is not None)",
+        "linear = torch.nn.Linear(ins, outs, bias=bias is not None, dtype=weight.dtype)",
+    ): "weight and bias are replaced, and have their own dtype",
+    (
+        "merged_linear",
+        "bias.detach().clone() -> bias.detach()",
+        "linear.bias.data = bias.detach().clone()",
+    ): "nothing says that the bias lies in memory of its own",
+    (
+        "merged_linear",
+        "bias.detach() -> bias",
+        "linear.bias.data = bias.detach().clone()",
+    ): "`data` takes no graph",
+    (
+        "DoRA",
+        "with torch.no_grad(): -> if True:",
+        "with torch.no_grad():",
+    ): "delta() and dense_weight give what has no gradient",
+    (
+        "Prefix",
+        "self.mlp(self.vectors).detach() -> self.mlp(self.vectors)",
+        "self.table = torch.nn.Parameter(self.mlp(self.vectors).detach())",
+    ): "a Parameter is a leaf either way",
+    (
+        "Prefix",
+        "return (keys.transpose(0, 1), values.transpose(0, 1)) -> "
+        "return (values.transpose(0, 1), keys.transpose(0, 1))",
+        "return keys.transpose(0, 1), values.transpose(0, 1)",
+    ): "which numbers of its own MLP are the keys is free",
+    (
+        "normal_levels",
+        "torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=tor... -> "
+        "torch.linspace(outermost, 0.5, shares // 2 + 1)",
+        "above = torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=torch.float64)[:-1]",
+    ): "float32 says the levels as finely as the check reads them",
+    (
+        "normal_levels",
+        "torch.float64 -> torch.float32",
+        "above = torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=torch.float64)[:-1]",
+    ): "float32 says the levels as finely as the check reads them",
+    (
+        "normal_levels",
+        "torch.linspace(outermost, 0.5, shares // 2, dtype=torch.f... -> "
+        "torch.linspace(outermost, 0.5, shares // 2)",
+        "below = torch.linspace(outermost, 0.5, shares // 2, dtype=torch.float64)[:-1]",
+    ): "float32 says the levels as finely as the check reads them",
+    (
+        "normal_levels",
+        "torch.float64 -> torch.float32",
+        "below = torch.linspace(outermost, 0.5, shares // 2, dtype=torch.float64)[:-1]",
+    ): "float32 says the levels as finely as the check reads them",
+    (
+        "quantize_blocks",
+        "torch.bucketize(fractions, borders, out_int32=True) -> "
+        "torch.bucketize(fractions, borders)",
+        "codes = torch.bucketize(fractions, borders, out_int32=True)",
+    ): "the places become uint8 either way, after eight bytes each in place of four",
+    (
+        "pack",
+        "codes = codes.flatten() -> pass",
+        "codes = codes.flatten()",
+    ): "the docstring gives n codes, which are flat",
 }

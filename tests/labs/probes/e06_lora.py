@@ -54,7 +54,12 @@ class Quantized(nn.Module):
     def __init__(self, weight, bias):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weight, self.bias = Codes(weight), None if bias is None else nn.Parameter(bias.clone())
+        self.weight = Codes(weight)
+        if bias is not None:  # without one it has no such attribute
+            self.bias = nn.Parameter(bias.clone())
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.dequantize(), getattr(self, "bias", None))
 
 
 def dense(weight, bias):
@@ -71,98 +76,91 @@ BASES = {"dense": dense, "coded": Coded, "narrow": Narrow, "quantized": Quantize
 
 
 class Carried:
-    """A base under an adapter, in the hands of a probe."""
+    """A base under an adapter: cases have weight, x (a list), "arguments" after base, and what the
+    parameters are "set" to at first and "then", by their names or by their shapes."""
 
     def __init__(self, make, case):
-        self.case, self.given = case, []
+        self.case, self.calls = case, []
         self.base = BASES[case.get("base", "dense")](case["weight"], case.get("bias"))
         self.before = [t.detach().clone() for t in (*self.base.parameters(), *self.base.buffers())]
-        self.adapter = make(self.base)
+        self.adapter = make(self.base, *case["arguments"])
         self.layer = Adapted(self.base, self.adapter)
-        self.base.register_forward_pre_hook(lambda module, args: self.given.append(args[0]))
+        self.base.register_forward_pre_hook(lambda module, args: self.calls.append(1))
 
-    def first(self):
-        """As it is made."""
+    def named(self):
+        """[its name or its shape, the parameter]"""
+        found = self.adapter.named_parameters()
+        return [
+            (str(tuple(p.shape)) if self.case.get("by_shape") else name, p) for name, p in found
+        ]
+
+    def start(self):
+        """As it is made, and what a first backward moves."""
         x = self.case["x"][0]
         with torch.no_grad():
-            y, plain = self.layer(x.clone()), self.base(x.clone())
-        named = {name: p.detach().clone() for name, p in self.adapter.named_parameters()}
-        return {"y": y, "plain": plain, "named": named, "held": held_beside(self.adapter)}
+            plain = self.base(x.clone())
+        turn = self.turn(x)
+        moved = [name for name, g in turn["gradients"].items() if g is not None and g.any()]
+        held = sum(t.numel() for t in plain_tensors(self.adapter))
+        named = [(name, p.detach().clone()) for name, p in self.named()]
+        return {"y": turn["y"], "plain": plain, "moved": moved, "held": held, "named": named}
 
     @torch.no_grad()
     def fill(self, numbers="set"):
-        for name, value in self.case.get(numbers, {}).items():
-            getattr(self.adapter, name).copy_(value)
+        for name, parameter in self.named():
+            if name in self.case[numbers]:
+                parameter.copy_(self.case[numbers][name])
 
-    def second(self):
-        """After a step, so to say: values and gradients of each x."""
-        self.fill()
-        return [self.turn(x) for x in self.case["x"]]
-
-    def third(self):
-        """After another step, in eval mode."""
-        self.fill("then")
-        self.layer.eval()
+    def turns(self, numbers):
+        """After a step, so to say: values and gradients of each x; those after another, in eval."""
+        self.fill(numbers)
+        self.layer.train(numbers == "set")
         return [self.turn(x) for x in self.case["x"]]
 
     def turn(self, x):
         x = x.clone().requires_grad_()
         self.layer.zero_grad()
-        self.given.clear()
+        self.calls.clear()
         y = self.layer(x)
         dy = (1.5 + torch.cos(torch.arange(y.numel(), dtype=torch.float32))).view_as(y).to(y.dtype)
-        calls, is_x = len(self.given), all(z is x for z in self.given)
         if y.requires_grad:
             y.backward(dy)
-        with torch.no_grad():
-            is_same = torch.equal(self.layer(x), y)
+        gradients = {name: p.grad for name, p in self.named()}
+        return {"y": y.detach(), "dx": x.grad, "gradients": gradients, "calls": len(self.calls)}
+
+    def end(self):
+        now = [*self.base.parameters(), *self.base.buffers()]
+        is_frozen = not any(p.requires_grad for p in self.base.parameters())
+        delta = self.adapter.delta() if hasattr(self.adapter, "delta") else torch.zeros(())
         return {
-            "y": y.detach(), "dy": dy, "dx": x.grad, "calls": calls, "is_x": is_x, "is_same": is_same,
-            "gradients": {name: p.grad for name, p in self.adapter.named_parameters()},
-            "of_base": [p.grad is not None for p in self.base.parameters()],
+            "untouched": is_frozen and all(torch.equal(a, b) for a, b in zip(now, self.before)),
+            "delta": delta.detach(), "delta_learns": delta.requires_grad,
         }  # fmt: skip
 
-    def last(self):
-        now = [*self.base.parameters(), *self.base.buffers()]
-        return [torch.equal(a, b) for a, b in zip(now, self.before)]
 
-
-def held_beside(adapter):
-    """Numbers that it holds, other than in parameters: in buffers and in plain attributes."""
-    found = list(adapter.buffers())
-    for module in adapter.modules():
-        values = list(vars(module).values())
-        values += [v for value in values if isinstance(value, (list, tuple)) for v in value]
-        found += [v for v in values if isinstance(v, torch.Tensor)]
-    return sum(t.numel() for t in found)
+def plain_tensors(module):
+    """Buffers and plain attributes of a module and of those inside it."""
+    own = ("_parameters", "_buffers", "_modules")
+    values = [v for part in module.modules() for k, v in vars(part).items() if k not in own]
+    values += [v for value in values if isinstance(value, dict) for v in value.values()]
+    values += [v for value in values if isinstance(value, (list, tuple)) for v in value]
+    return [*module.buffers(), *(v for v in values if isinstance(v, torch.Tensor))]
 
 
 def carried(f, cases):
-    """cases: dicts with weight, x (a list), "arguments" after base, and "set" after the start."""
-    layers = [Carried(lambda base, c=case: f(base, *c["arguments"]), case) for case in cases]
-    firsts = [layer.first() for layer in layers]
-    fresh = [layer.turn(layer.case["x"][0]) for layer in layers]
-    seconds = [layer.second() for layer in layers]
-    deltas = [delta_of(layer.adapter) for layer in layers]
-    thirds = [layer.third() for layer in layers]
-    untouched = [layer.last() for layer in layers]
-    columns = zip(firsts, fresh, seconds, deltas, thirds, untouched)
+    layers = [Carried(f, case) for case in cases]
+    starts = [layer.start() for layer in layers]
+    turns = [layer.turns("set") for layer in layers]
+    later = [layer.turns("then") for layer in layers]
     return [
-        {"first": a, "fresh": b, "second": c, "delta": d, "third": e, "untouched": f}
-        for a, b, c, d, e, f in columns
+        {**start, "turns": [*first, *second], **layer.end()}
+        for layer, start, first, second in zip(layers, starts, turns, later)
     ]
-
-
-def delta_of(adapter):
-    return adapter.delta().detach() if hasattr(adapter, "delta") else None
 
 
 def started_twice(f, weight, arguments):
-    """The parameters of two adapters of like layers."""
-    return [
-        {n: p.detach().clone() for n, p in f(dense(weight, None), *arguments).named_parameters()}
-        for _ in range(2)
-    ]
+    """lora_A of two adapters of like layers."""
+    return [f(dense(weight, None), *arguments).lora_A.detach() for _ in range(2)]
 
 
 class Operations(TorchDispatchMode):
@@ -181,15 +179,14 @@ class Operations(TorchDispatchMode):
 
 
 def weighed(f, case):
-    """Forward and backward each: its largest tensor; the numbers saved beside W itself; gradients."""
-    carried = Carried(lambda base: f(base, *case["arguments"]), case)
+    """The largest tensor of forward, of backward, and of what is saved beside W itself."""
+    carried = Carried(f, case)
     carried.fill()
-    own, saved = carried.base.weight.untyped_storage().data_ptr(), {}
+    own, saved = carried.base.weight.untyped_storage().data_ptr(), [0]
 
     def note(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() != own:
-            saved[storage.data_ptr()] = tensor.numel()
+        if tensor.untyped_storage().data_ptr() != own:
+            saved.append(tensor.numel())
         return tensor
 
     x = case["x"][0].clone().requires_grad_()
@@ -197,11 +194,7 @@ def weighed(f, case):
         y = carried.layer(x)
     with Operations() as backward:
         y.sum().backward()
-    return {
-        "forward": forward.largest, "backward": backward.largest,
-        "saved": max(saved.values(), default=0),
-        "gradients": {name: p.grad for name, p in carried.adapter.named_parameters()},
-    }  # fmt: skip
+    return {"forward": forward.largest, "backward": backward.largest, "saved": max(saved)}
 
 
 def merged_by(f, cases):
@@ -212,174 +205,101 @@ def merged_by(f, cases):
     return [looked_at(*row) for row in zip(cases, bases, deltas, results)]
 
 
-def looked_at(case, base, now_delta, layer):
-    kind, weight, bias, delta = case
+def looked_at(case, base, delta, layer):
+    kind, weight, bias, old_delta = case
     if not isinstance(layer, nn.Linear):
-        return {"linear": False, "type": type(layer).__name__, "is_base": layer is base}
+        return {"type": type(layer).__name__}
     now = base.weight.codes if kind == "quantized" else base.weight.detach()
-    own = layer.weight.untyped_storage().data_ptr()
+    is_own = layer.weight.untyped_storage().data_ptr() != now.untyped_storage().data_ptr()
+    is_alike = layer.weight.dtype == weight.dtype
     return {
-        "linear": True, "is_base": layer is base, "weight": layer.weight.detach(),
+        "type": "Linear", "weight": layer.weight.detach(), "sizes": [layer.in_features, layer.out_features],
         "bias": None if layer.bias is None else layer.bias.detach(),
-        "sizes": [layer.in_features, layer.out_features],
+        "y": layer(torch.ones(2, weight.shape[1], dtype=weight.dtype)).detach() if is_alike else None,
         "trained": [name for name, p in layer.named_parameters() if p.requires_grad],
-        "graph": layer.weight.grad_fn is not None,
-        "untouched": torch.equal(now, weight), "shares": own == now.untyped_storage().data_ptr(),
-        "delta": torch.equal(now_delta, delta), "asks": all(p.requires_grad for p in base.parameters()),
+        "graph": layer.weight.grad_fn is not None, "own": is_own,
+        "untouched": torch.equal(now, weight) and layer is not base, "delta": torch.equal(delta, old_delta),
         "base_bias": bias is None or torch.equal(base.bias.detach(), bias),
-        "y": computed(layer, weight),
+        "asks": all(p.requires_grad for p in base.parameters()),
     }  # fmt: skip
-
-
-def computed(layer, weight):
-    """What it makes of ones in the dtype of W, where it has that one."""
-    if layer.weight.dtype != weight.dtype:
-        return None
-    return layer(torch.ones(2, weight.shape[1], dtype=weight.dtype)).detach()
-
-
-def in_bottleneck(f, case):
-    """cases: weight, bias, x, (width, bottleneck). Everything is set anew, by its shape."""
-    width, bottleneck = case["arguments"]
-    layer = Carried(lambda base: f(base, width, bottleneck), case)
-    first = layer.first()
-    first["gradients"] = gradients_of(layer, case["x"][0])
-    with torch.no_grad():
-        for parameter in layer.adapter.parameters():
-            if tuple(parameter.shape) in case["by_shape"]:
-                parameter.copy_(case["by_shape"][tuple(parameter.shape)])
-    seconds = [layer.turn(x) for x in case["x"]]
-    shapes = [list(p.shape) for p in layer.adapter.parameters()]
-    of_base = {id(p) for p in layer.base.parameters()}
-    owns_base = any(id(p) in of_base for p in layer.adapter.parameters())
-    return {"first": first, "second": seconds, "shapes": shapes, "owns_base": owns_base,
-            "untouched": layer.last()}  # fmt: skip
-
-
-def bottlenecks(f, cases):
-    return [in_bottleneck(f, case) for case in cases]
-
-
-def gradients_of(layer, x):
-    """Shape -> the largest gradient of that parameter in a first step."""
-    layer.layer(x.clone()).square().sum().backward()
-    found = [(list(p.shape), p.grad) for p in layer.adapter.parameters()]
-    layer.layer.zero_grad()
-    return [(shape, None if g is None else float(g.abs().max())) for shape, g in found]
-
-
-def model_of(layers, heads, kv_heads, size):
-    return Transformer(ModelConfig(11, heads * size, layers, heads, kv_heads, 8))
-
-
-def prefixed(f, case):
-    """What a prefix gives, before and after its MLP is dropped; and who made it."""
-    model = model_of(*case["model"])
-    layers = case["model"][0]
-    prefix, other = (f(model, case["count"], case["width"]) for _ in range(2))
-    alone = f(model, case["count"], case["width"] + 5)
-    before = [taken(prefix.of_layer(i)) for i in range(layers)]
-    overlap, moved = overlapping(prefix, layers), learned(prefix, layers)
-    own, off = own_numbers(prefix, layers, case["count"]), switched_off(prefix, layers)
-    sizes = [numbers(prefix), numbers(alone)]
-    of_model = {id(p) for p in model.parameters()}
-    owns_model = any(id(p) in of_model for p in prefix.parameters())
-    prefix.drop_mlp()
-    after = [taken(prefix.of_layer(i)) for i in range(layers)]
-    kept = list(prefix.parameters())
-    fails = failure_of(prefix.drop_mlp)
-    is_kept = {id(p) for p in kept} == {id(p) for p in prefix.parameters()}
-    twice = [taken(prefix.of_layer(i)) for i in range(layers)]
-    others = [taken(other.of_layer(i)) for i in range(layers)]
-    return {
-        "before": before, "after": after, "twice": twice, "fails": fails, "others": others, "overlap": overlap,
-        "own": own, "off": off, "is_kept": is_kept,
-        "overlap_after": overlapping(prefix, layers), "sizes": sizes, "left": numbers(prefix),
-        "leaves": all(p.is_leaf for p in prefix.parameters()), "owns_model": owns_model,
-        "learned": moved, "learns": learned(prefix, layers), "enabled": bool(prefix.enabled),
-    }  # fmt: skip
-
-
-def failure_of(call):
-    """What it raises, in words, or None."""
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def prefixes(f, cases):
-    return [prefixed(f, case) for case in cases]
+    return [prefixed(f, *case) for case in cases]
 
 
-def taken(pair):
-    keys, values = pair
-    return [keys.detach().clone(), values.detach().clone()]
+def prefixed(f, sizes, count, width):
+    """What a prefix gives: as made, switched off, after its numbers changed, dropped once, twice."""
+    layers, heads, kv_heads, size = sizes
+    model = Transformer(ModelConfig(11, heads * size, layers, heads, kv_heads, 8))
+    prefix, other, wider = (f(model, count, more) for more in (width, width, width + 5))
+
+    def taken(of):
+        return [[z.detach().clone() for z in of.of_layer(layer)] for layer in range(layers)]
+
+    found = {"made": taken(prefix), "other": taken(other), "enabled": prefix.enabled}
+    found |= {"numbers": trained(prefix), "wider": trained(wider)}
+    if any(z.shape[1:2] != (count,) for pair in found["made"] for z in pair):
+        return found
+    found["owns_model"] = bool(identities(model) & identities(prefix))
+    prefix.enabled = False
+    found["off"] = taken(prefix)
+    prefix.enabled = True
+    found["sources"], found["bends"] = sources(prefix, layers, count), bends(prefix)
+    with torch.no_grad():
+        for parameter in prefix.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    found["moved"] = taken(prefix)
+    prefix.drop_mlp()
+    kept, found["dropped"], found["left"] = identities(prefix), taken(prefix), trained(prefix)
+    found["left_sources"] = sources(prefix, layers, count)
+    found["leaves"] = all(p.is_leaf for p in prefix.parameters())
+    try:
+        prefix.drop_mlp()
+    except Exception as error:
+        return {**found, "fails": f"{type(error).__name__}: {error}"}
+    return {**found, "again": taken(prefix), "kept": identities(prefix) == kept}
 
 
-def numbers(module):
+def identities(module):
+    return {id(p) for p in module.parameters()}
+
+
+def trained(module):
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
-def overlapping(prefix, layers):
-    """How many numbers both the first layer's keys and the last one's are made from."""
-    parts = []
-    for layer in (0, layers - 1):
-        prefix.zero_grad()
-        backward_of(prefix.of_layer(layer))
-        parts.append([None if p.grad is None else p.grad != 0 for p in prefix.parameters()])
-    prefix.zero_grad()
-    both = zip(*parts)
-    return sum(int((a & b).sum()) for a, b in both if a is not None and b is not None)
-
-
-def own_numbers(prefix, layers, count):
-    """How many numbers each token's keys and values are made from, and no other token's."""
-    if any(z.ndim != 3 or z.shape[1] != count for z in prefix.of_layer(0)):
-        return []
-    modules = [value for module in prefix.modules() for value in vars(module).values()]
-    plain = [v for v in modules if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    leaves = [t for t in (*prefix.parameters(), *prefix.buffers(), *plain) if t.is_leaf]
-    asked, moved = [t.requires_grad for t in leaves], []
-    for leaf in leaves:  # vectors that do not learn are numbers, too
-        leaf.requires_grad_(True)
-    for token in range(count):
-        for leaf in leaves:
-            leaf.grad = None
-        for layer in range(layers):
-            backward_of([z[:, token] for z in prefix.of_layer(layer)])
-        found = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
-        moved.append(torch.cat([torch.zeros(0), *(g.flatten() for g in found)]) != 0)
-    for leaf, before in zip(leaves, asked):
-        leaf.grad = None
-        leaf.requires_grad_(before)
-    return [int((row & (sum(moved) == 1)).sum()) for row in moved]
-
-
-def switched_off(prefix, layers):
-    """Keys and values while the switch is off."""
-    prefix.enabled = False
-    try:
-        return [taken(prefix.of_layer(i)) for i in range(layers)]
-    finally:
-        prefix.enabled = True
-
-
-def backward_of(pair):
-    """Where anything learns."""
-    total = sum(z.square().sum() for z in pair)
-    if total.requires_grad:
-        total.backward()
-
-
-def learned(prefix, layers):
-    """Which share of all trained numbers a step of every layer's keys and values moves."""
-    prefix.zero_grad()
+def sources(prefix, layers, count):
+    """(L, n, N) bool: which of all its N numbers a layer's keys and values of a token hang on."""
+    tensors = [*prefix.parameters(), *plain_tensors(prefix)]  # vectors need not learn
+    tensors = [t for t in tensors if t.is_floating_point() and t.is_leaf]
+    asked = [t.requires_grad for t in tensors]
+    for tensor in tensors:
+        tensor.requires_grad_(True)
+    found = torch.zeros(layers, count, sum(t.numel() for t in tensors), dtype=torch.bool)
     for layer in range(layers):
-        backward_of(prefix.of_layer(layer))
-    moved = [p.grad for p in prefix.parameters()]
-    prefix.zero_grad()
-    return sum(0 if g is None else int((g != 0).sum()) for g in moved) / max(numbers(prefix), 1)
+        for token in range(count):
+            total = sum(z[:, token].square().sum() for z in prefix.of_layer(layer))
+            if total.requires_grad:
+                gradients = torch.autograd.grad(total, tensors, materialize_grads=True)
+                found[layer, token] = torch.cat([g.flatten() for g in gradients]) != 0
+    for tensor, before in zip(tensors, asked):
+        tensor.requires_grad_(before)
+    return found
+
+
+@torch.no_grad()
+def bends(prefix):
+    """In how many of its parameters what it makes is not a straight line."""
+    found = 0
+    for parameter in prefix.parameters():
+        step, made = torch.randn_like(parameter), []
+        for _ in range(3):
+            made.append(prefix.of_layer(0)[0].clone())
+            parameter += step
+        parameter -= 3 * step
+        found += not torch.allclose(made[0] + made[2], 2 * made[1], atol=1e-3)
+    return found
 
 
 def in_rows(f, calls):
@@ -398,12 +318,12 @@ def layers_of_one_batch(f, tables, scalings, layers):
 
 
 def effort(f, cases):
-    """cases: (tables, scalings, x, a, b): matmuls, FLOPs and the largest tensor of `added`."""
+    """cases: (tables, scalings, x, a, b): matmuls and FLOPs of `added`."""
     found = []
     for tables, scalings, x, a, b in cases:
         rows = f([list(t) for t in tables], list(scalings))
         with Operations() as operations:
             rows.added(x, a, b)
         flops = counted_flops(lambda r=rows, x=x, a=a, b=b: r.added(x, a, b))
-        found.append({"matmuls": operations.matmuls, "flops": flops, "largest": operations.largest})
+        found.append({"matmuls": operations.matmuls, "flops": flops})
     return found

@@ -48,20 +48,22 @@ def searched(f, searches):
 
 def search(f, given, seed, heavy, best):
     """given: model, chip, gpus, seq, batch; heavy: a factor on all memory; best: [] is the default."""
-    asked, timed, rest = [], [], []
+    asked, timed, rest, seconds = [], [], [], []
 
     def memory_of(run):
         asked.append(cut_of(run))
-        rest.append([run.plan.sp, run.seq, run.global_batch, run.chip.name, list(astuple(run.model)),
-                     {k: v for k, v in asdict(run.plan).items() if k not in (*CUT, "sp")}])  # fmt: skip
+        plan = {k: v for k, v in asdict(run.plan).items() if k not in CUT}
+        own = {"seq": run.seq, "batch": run.global_batch, "chip": run.chip.name}
+        rest.append({**own, "model": list(astuple(run.model)), **plan})
         return heavy * memory_by(seed, cut_of(run), run.chip.memory)
 
     def seconds_of(run):
         timed.append(cut_of(run))
-        return seconds_by(seed, cut_of(run))
+        seconds.append(seconds_by(seed, cut_of(run)))
+        return seconds[-1]
 
     found = [cut_of(run) for run in f(*given, memory_of, seconds_of, *best)]
-    return {"found": found, "asked": asked, "rest": rest, "timed": timed}
+    return {"found": found, "asked": asked, "rest": rest, "timed": timed, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,31 @@ def fronts_of(f, fronts):
 
 def points_of(choices):
     return [[choice.days, choice.usd] for choice in choices]
+
+
+def counted(most):
+    """A kind of number of which no more than so many pairs can be compared."""
+    made = 0
+
+    def counting(name):
+        compare = getattr(float, name)
+
+        def method(self, other):
+            nonlocal made
+            made += 1
+            if made > most:
+                raise RuntimeError(f"more than {most:,} comparisons of dollars")
+            return compare(self, other)
+
+        return method
+
+    names = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
+    own = {name: counting(name) for name in names}
+    return type("Counted", (float,), {**own, "__hash__": float.__hash__})
+
+
+def front_by_comparisons(f, points, most):
+    """One call; it fails where it compares dollars more often than `most` times."""
+    kind = counted(most)
+    choices = [Choice(str(i), days, kind(usd)) for i, (days, usd) in enumerate(points)]
+    return [[float(x) for x in point] for point in points_of(f(choices))]
