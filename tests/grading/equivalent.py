@@ -365,4 +365,48 @@ EQUIVALENT = {
         "codes = codes.flatten() -> pass",
         "codes = codes.flatten()",
     ): "the docstring gives n codes, which are flat",
+        "optimal_plan",
+        "f'no plan fits {budget_bytes} bytes: give more' -> f'{budget_bytes}'",
+        'raise ValueError(f"no plan fits {budget_bytes} bytes: give more")',
+    ): "the words of an error are free",
+    (
+        "optimal_plan",
+        "0 -> 1",
+        "best = [[(0, 0, [])], *([] for _ in layers)]",
+    ): "every partial plan costs one more, and their order stays",
+    (
+        "tiled_forward",
+        "torch.empty_like(q[..., 0]) -> torch.zeros_like(q[..., 0])",
+        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
+    ): "every element is written before it is read",
+    (
+        "tiled_forward",
+        "torch.empty_like -> torch.zeros_like",
+        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
+    ): "every element is written before it is read",
+    (
+        "tiled_forward",
+        "torch.empty_like(q) -> torch.zeros_like(q)",
+        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
+    ): "every element is written before it is read",
+    (
+        "Zero1",
+        "torch.empty_like(unit.shard) -> torch.zeros_like(unit.shard)",
+        "unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)",
+    ): "every element is written before it is read",
+    (
+        "Zero1",
+        "torch.empty_like -> torch.zeros_like",
+        "unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)",
+    ): "every element is written before it is read",
+    (
+        "reduce_unit",
+        "torch.empty_like(unit.shard.data) -> torch.zeros_like(unit.shard.data)",
+        "part = torch.empty_like(unit.shard.data)  # (S/N,)",
+    ): "every element is written before it is read",
+    (
+        "reduce_unit",
+        "torch.empty_like -> torch.zeros_like",
+        "part = torch.empty_like(unit.shard.data)  # (S/N,)",
+    ): "every element is written before it is read",
 }

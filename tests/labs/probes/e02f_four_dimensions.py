@@ -147,9 +147,8 @@ def stepped(group, f, lines, parameters, wholes, limit, once):
     group.trace.mark(("over", "step"))
     is_tensor, named = isinstance(value, torch.Tensor), parameters.items()
     return {
-        "kind": str(value.dtype) if is_tensor else type(value).__name__,
+        "kind": f"{value.dtype} {tuple(value.shape)}" if is_tensor else type(value).__name__,
         "value": value.detach().clone() if is_tensor else None,
-        "parameters": list(parameters),
         "gradients": {name: p.grad.clone() for name, p in named if p.grad is not None},
         "in_place": all(parameters[name].grad is given for name, given in mine.items()),
         "weights": all(bool((p == (name != "frozen")).all()) for name, p in named),

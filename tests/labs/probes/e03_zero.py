@@ -114,56 +114,44 @@ def has_memory(layer):
     return all(p.untyped_storage().nbytes() for p in layer.parameters())
 
 
-def lie_in_full(unit, tensors):
+def moved_out(unit, *tensors):
+    """Whether one of these is no view of `unit.full`."""
     place = unit.full.untyped_storage().data_ptr()
-    return all(t.untyped_storage().data_ptr() == place for t in tensors)
+    return any(t.untyped_storage().data_ptr() != place for t in tensors)
 
 
 def zero1_steps(group, f, cases, batches, idle=None):
-    """batches[case][step][rank]. Of each model: parameters, state, and gradients that are left.
-
-    idle: a rank that does not use some parameters, see `squared_where_used`.
-    """
+    """batches[case][step][rank]. Of each model: parameters, bytes of state, gradients that are left,
+    and what is no view any more. idle: a rank that does not use some parameters."""
     models = [network(case) for case in cases]
     units = [[FlatUnit(layer, group) for layer in model.layers] for model in models]
     made = [[] for _ in cases]  # optimizers, as they were asked for
-    wrapped = [f(list(u), recording(case.make, m)) for u, case, m in zip(units, cases, made)]
+    wrapped = [f(list(u), noting(case.make, m)) for u, case, m in zip(units, cases, made)]
     left = [set() for _ in cases]
     for steps in zip(*batches):
         for number, step in enumerate(steps):
-            x, is_idle = step[group.rank], group.rank == idle
-            squared_where_used(models[number], x, is_idle).backward()
+            model, own = models[number], units[number]
+            squared_where_used(model, step[group.rank], group.rank == idle).backward()
             wrapped[number].step()
-            left[number] |= gradients_of(models[number], units[number])
+            left[number] |= {"parameter" for p in model.parameters() if p.grad is not None}
+            left[number] |= {"shard" for unit in own if unit.shard.grad is not None}
     return [
         {
             "parameters": values(model),
             "state": held_bytes(optimizers),
             "left": sorted(found),
-            "moved": sorted({name for unit in own for name in moved_out(unit)}),
+            "moved": any(moved_out(unit, unit.shard, *unit.module.parameters()) for unit in own),
         }
         for model, optimizers, found, own in zip(models, made, left, units)
     ]
 
 
-def moved_out(unit):
-    """What of a unit is no view of its `full` any more."""
-    parts = {"parameters": unit.module.parameters(), "shard": [unit.shard]}
-    return [name for name, tensors in parts.items() if not lie_in_full(unit, tensors)]
-
-
-def recording(make, made):
+def noting(make, made):
     def make_and_note(parameters):
         made.append(make(parameters))
         return made[-1]
 
     return make_and_note
-
-
-def gradients_of(model, units):
-    """Whose gradients are there."""
-    found = {"parameter" for p in model.parameters() if p.grad is not None}
-    return found | {"shard" for unit in units if unit.shard.grad is not None}
 
 
 def reduced(group, f, cases, batches, idle=None):
@@ -178,15 +166,13 @@ def reduced(group, f, cases, batches, idle=None):
             if number == len(batches[0]):
                 for unit in own:
                     unit.shard.grad = None
-            x, is_idle = step[group.rank], group.rank == idle
-            squared_where_used(model, x, is_idle).backward()
+            squared_where_used(model, step[group.rank], group.rank == idle).backward()
             with alive:
                 for unit in reversed(own):
                     f(unit)
             beside = alive.nbytes([unit.shard.grad for unit in own])
             notes.append([{**after_reduce(unit), "beside": beside} for unit in own])
-    kept = [values(model) for model in models]
-    return [{"seen": notes, "parameters": now} for notes, now in zip(seen, kept)]
+    return [{"seen": notes, "parameters": values(m)} for notes, m in zip(seen, models)]
 
 
 def after_reduce(unit):
@@ -202,18 +188,21 @@ class Turns:
     """A unit on its way through gather and free, with a graph that holds its parameters."""
 
     def __init__(self, layer, make, group):
-        self.alive = Alive()
+        self.alive, self.layer = Alive(), layer
         with self.alive:
-            unit = make(layer, group)
-        self.layer, self.unit = layer, unit
-        full = getattr(unit, "full", None)
-        self.storage = full.untyped_storage() if isinstance(full, torch.Tensor) else None
-        self.out = {"shard": unit.shard.untyped_storage().nbytes()}
+            self.unit = make(layer, group)
+        self.storage = self.unit.full.untyped_storage()
+        self.out = {"shard": self.unit.shard.untyped_storage().nbytes()}
         self.x = torch.ones(1, layer.in_features, dtype=layer.weight.dtype, requires_grad=True)
+        self.note_bytes("at first")
 
-    def gather(self):
+    def gather(self, when):
         with self.alive:
             self.unit.gather()
+        if not has_memory(self.layer):
+            raise RuntimeError("after gather() the parameters have no memory")
+        self.note_bytes("gathered")
+        self.out[when] = values(self.layer)
 
     def free(self, when):
         with self.alive:
@@ -221,18 +210,8 @@ class Turns:
         self.note_bytes(when)
 
     def note_bytes(self, when):
-        self.out[when] = -1 if self.storage is None else self.storage.nbytes()
-        unit = self.unit
-        known = (unit.shard, getattr(unit, "full", None), *self.layer.parameters())
-        self.out["beside", when] = self.alive.nbytes(known)
-
-    def note_values(self, when):
-        """Where there are none, the unit's turns are over."""
-        if not has_memory(self.layer):
-            return False
-        self.note_bytes("gathered")
-        self.out[when] = values(self.layer)
-        return True
+        known = self.unit.shard, self.unit.full, *self.layer.parameters()
+        self.out[when] = self.storage.nbytes(), self.alive.nbytes(known)
 
 
 def gathered(group, f):
@@ -240,24 +219,18 @@ def gathered(group, f):
     layers = [network(LARGE).layers[1], network(SMALL).layers[0]]
     turns = [Turns(layer, f, group) for layer in layers]
     for turn in turns:
-        turn.note_bytes("at first")
-    for turn in turns:
-        turn.gather()
-    if not all(turn.note_values("values") for turn in turns):
-        return [{**turn.out, "empty": "gather()"} for turn in turns]
+        turn.gather("values")
     outputs = [turn.layer(turn.x).sum() for turn in turns]
     for turn in turns:
         turn.free("freed")
         with torch.no_grad():
             turn.unit.shard.mul_(3.0)
     for turn in turns:
-        turn.gather()
-    if not all(turn.note_values("tripled") for turn in turns):
-        return [{**turn.out, "empty": "free() and a second gather()"} for turn in turns]
+        turn.gather("tripled")
     for turn, y in zip(turns, outputs):
         y.backward()
         turn.out["gradient"] = turn.x.grad
-        turn.out["same"] = lie_in_full(turn.unit, turn.unit.module.parameters())
+        turn.out["moved"] = moved_out(turn.unit, *turn.unit.module.parameters())
         turn.free("freed again")
     return [turn.out for turn in turns]
 
@@ -265,6 +238,7 @@ def gathered(group, f):
 def started(group, f):
     """Twice begun, twice waited for, begun once more; then freed twice."""
     unit = f(network().layers[1], group)
+    storage = unit.full.untyped_storage()
     group.trace.mark("turns")
     unit.start_gather()
     group.trace.mark("begun")
@@ -275,12 +249,11 @@ def started(group, f):
     unit.gather()
     unit.start_gather()
     group.trace.mark("used")
-    storage = unit.full.untyped_storage()
     unit.free()
     freed = storage.nbytes()
     unit.free()
     group.trace.mark(("over", "turns"))
-    return {"freed": freed, "freed twice": storage.nbytes()}
+    return freed
 
 
 def unused(group, f):
@@ -292,11 +265,11 @@ def unused(group, f):
     unit.start_gather()
     unit.free()
     group.trace.mark(("over", "turns"))
-    out = {"freed": storage.nbytes()}
+    freed = storage.nbytes()
     group.trace.mark("at last")
     unit.gather()
     group.trace.mark(("over", "at last"))
-    return {**out, "values": values(layer) if has_memory(layer) else None}
+    return {"freed": freed, "values": values(layer) if has_memory(layer) else None}
 
 
 class ShardedUnit(FlatUnit):
@@ -402,39 +375,29 @@ class Store:
         if not tensors:
             self.kept.setdefault(key, [])
             return
-        self.calls.append(["write", str(key)])
-        if not all_in_memory(tensors):
-            self.problems.append("freed before it was written")
-        else:
+        self.calls.append(("write", str(key)))
+        if all_in_memory(tensors):
             self.kept[key] = [t.clone().numpy().tobytes() for t in tensors]
+        else:
+            self.problems.append("freed before it was written")
 
     def read(self, key, into):
-        into = list(into)
-        if not into:
-            if key not in self.kept:
-                self.problems.append(
-                    "was asked for what was never written, by a read that has no tensor to fill"
-                )
-            return
-        self.calls.append(["read", str(key)])
-        kept = self.kept.get(key)
-        if not all_in_memory(into):
+        into, kept = list(into), self.kept.get(key)
+        if into:
+            self.calls.append(("read", str(key)))
+        if kept is None:
+            self.problems.append(f"read {key!r}, which was never written")
+        elif not all_in_memory(into):
             self.problems.append("read into tensors without memory")
-        elif kept is None or [len(data) for data in kept] != [t.nbytes for t in into]:
-            words = (
-                "holds another unit's tensors" if kept else "was written with no tensor in the list"
-            )
-            words = "was never written" if kept is None else words
-            self.problems.append(f"read {key!r}, which {words}")
-            for tensor in into:
-                tensor.zero_()
-        else:
+        elif into and [len(data) for data in kept] != [t.nbytes for t in into]:
+            self.problems.append(f"read {key!r} into other tensors than were written")
+        elif into:
             for tensor, data in zip(into, kept):
                 found = torch.frombuffer(bytearray(data), dtype=tensor.dtype)
                 tensor.copy_(found.view(tensor.shape))
 
     def commit(self):
-        self.calls.append(["commit", ""])
+        self.calls.append(("commit", ""))
 
 
 def all_in_memory(tensors):
@@ -467,17 +430,17 @@ class OffloadRun:
             )
 
     def after(self, optimizer, *_):
-        """Bytes of state of this one's, and of all others."""
+        """Bytes of state of all others."""
         others = [other for other in self.optimizers if other is not optimizer]
-        self.seen.append([held_bytes([optimizer]), held_bytes(others)])
+        self.beside.append(held_bytes(others))
 
     def step(self, f, gradients):
-        self.seen, begin = [], len(self.store.calls)
+        self.beside, begin = [], len(self.store.calls)
         for shard, gradient in zip(self.shards, gradients):
             shard.grad = None if gradient is None else gradient.clone()
         f(list(self.optimizers), self.store)
         calls, left = self.store.calls[begin:], held_bytes(self.optimizers)
-        self.steps.append({"seen": self.seen, "left": left, "calls": calls})
+        self.steps.append({"beside": self.beside, "left": left, "calls": calls})
 
 
 def offload_steps(f, makes, shards, gradients):

@@ -21,8 +21,8 @@ from .in_turn import in_turn
 
 
 class Layers(nn.Module):
-    """Four matrices with dropout in between; notes when it runs: whether it is recorded, and the
-    modules that called it."""
+    """Matrices with dropout in between; notes whether each run is recorded, and the modules that
+    called it."""
 
     def __init__(self, dropout, size=1.0):
         super().__init__()
@@ -71,19 +71,8 @@ def applied(f, x, y, d_out, dropout):
             "one": ways_of(f, one, other), "two": ways_of(f, two, out)}  # fmt: skip
 
 
-def applied_once(f, x, y, d_out, dropout):
-    """The gradient of x through one function, used once; numbers are drawn before and after it."""
-    one, x = Layers(dropout), x.clone().requires_grad_()
-    torch.manual_seed(11)
-    torch.rand(3)
-    out = one.forward(x, y.clone()) if f is None else f.apply(one.forward, x, y.clone())
-    torch.rand(3)
-    out.backward(d_out.clone())
-    return x.grad
-
-
 def looked_up(f, table, places, seen):
-    """A function that also takes integers and a mask, which have no gradient."""
+    """The gradient of a table; the function also takes integers and a mask, which have none."""
     table = table.clone().requires_grad_()
 
     def look_up(table, places, seen):
@@ -95,7 +84,7 @@ def looked_up(f, table, places, seen):
 
 
 def what_it_saves(f, x, y):
-    """Bytes that forward hands to autograd, of how many others than the inputs, and how often and in which mode the function runs."""
+    """Bytes that forward hands to autograd, and bytes that are held when it is done."""
     layers, saved = Layers(0.1), {}
 
     def note(tensor):
@@ -110,8 +99,7 @@ def what_it_saves(f, x, y):
         held = ledger.now_bytes - before
     out.sum().backward()
     ways = ways_of(f, layers, out)
-    others = saved.keys() - {z.untyped_storage().data_ptr() for z in (x, y)}
-    return {"saved": sum(saved.values()), "others": len(others), "held": held, "out": out.nbytes, **ways}  # fmt: skip
+    return {"saved": sum(saved.values()), "held": held, "out": out.nbytes, **ways}
 
 
 INVENTED = "_scaled_dot_product_another_attention"  # a fused kernel that no machine has
@@ -186,37 +174,35 @@ class Operations(TorchDispatchMode):
         return out
 
 
-def given_to(backward, length, size=2):
+def given_to(backward, length, size):
     """What tiled_forward is given, or tiled_backward."""
     shape = (1, 1, length, size)
     q, k, v, d_out = (torch.randn(shape) for _ in range(4))
-    rest = (d_out, torch.randn(shape[:3]) + 20, torch.randn(shape[:3]))
-    return (q, k, v, *rest) if backward else (q, k, v)
+    rest = (d_out, torch.randn(shape[:3]) + 20, torch.randn(shape[:3])) if backward else ()
+    return (q, k, v, *rest)
 
 
-def flops_of(f, calls, backward):
-    """calls: (tokens, head size, window)."""
-
-    def counted(length, size, window):
-        return counted_flops(lambda: f(*given_to(backward, length, size), Mask(0, window)))
-
-    return [counted(*call) for call in calls]
-
-
-def weighed(f, lengths, backward):
-    """For each length the largest tensor, bytes at the peak beside what is given, operations."""
-    return [weighed_once(f, given_to(backward, length)) for length in lengths]
+def weighed(f, calls, backward):
+    """For each (tokens, head size, window): the largest tensor, FLOPs and operations."""
+    found = []
+    for length, size, window in calls:
+        given = given_to(backward, length, size)
+        with Operations() as seen:
+            flops = counted_flops(lambda given=given, window=window: f(*given, Mask(0, window)))
+        found.append({"largest": seen.largest, "flops": flops, "names": sorted(seen.names)})
+    return found
 
 
-def weighed_once(f, given):
-    again = [tensor.clone() for tensor in given]
-    with MemoryLedger(nn.ParameterList(), device="cpu") as ledger:
-        for tensor in given:
-            tensor.mul_(1)
-        before = ledger.now_bytes
-        ledger.reset_peak()
-        f(*given, Mask(0))
-        peak = ledger.peak_bytes - before
-    with Operations() as operations:
-        f(*again, Mask(0))
-    return {"largest": operations.largest, "peak": peak, "names": sorted(operations.names)}
+def peaks(f, lengths, backward):
+    """Bytes at the peak, beside what is given."""
+    found = []
+    for length in lengths:
+        given = given_to(backward, length, 2)
+        with MemoryLedger(nn.ParameterList(), device="cpu") as ledger:
+            for tensor in given:
+                tensor.mul_(1)
+            before = ledger.now_bytes
+            ledger.reset_peak()
+            f(*given, Mask(0))
+            found.append(ledger.peak_bytes - before)
+    return found
