@@ -56,36 +56,6 @@ EQUIVALENT = {
         "total = total + loss.detach()",
     ): "0.0 + the first loss is a tensor of its own, into which the others are added",
     (
-        "ring_shift",
-        "torch.empty_like(tensor) -> torch.zeros_like(tensor)",
-        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
-    ): "what arrives overwrites every element",
-    (
-        "ring_shift",
-        "torch.empty_like -> torch.zeros_like",
-        "return group.exchange(tensor, right, torch.empty_like(tensor), left)",
-    ): "what arrives overwrites every element",
-    (
-        "ring_reduce_scatter",
-        "torch.empty_like(own) -> torch.zeros_like(own)",
-        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
-    ): "what arrives overwrites every element",
-    (
-        "ring_reduce_scatter",
-        "torch.empty_like -> torch.zeros_like",
-        "arrived = group.exchange(travelling, right, torch.empty_like(own), left)",
-    ): "what arrives overwrites every element",
-    (
-        "pairwise_all_to_all",
-        "torch.empty_like(chunk) -> torch.zeros_like(chunk)",
-        "out = [torch.empty_like(chunk) for chunk in chunks]",
-    ): "what arrives overwrites every element",
-    (
-        "pairwise_all_to_all",
-        "torch.empty_like -> torch.zeros_like",
-        "out = [torch.empty_like(chunk) for chunk in chunks]",
-    ): "what arrives overwrites every element",
-    (
         "tree_broadcast",
         "distance < group.size -> distance <= group.size",
         "while distance < group.size:",
@@ -192,16 +162,6 @@ EQUIVALENT = {
     ): "the words of an error are free",
     (
         "run_operations",
-        "torch.empty_like -> torch.zeros_like",
-        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
-    ): "all of the buffer is received",
-    (
-        "run_operations",
-        "torch.empty_like(out) -> torch.zeros_like(out)",
-        "dy = group.recv(torch.empty_like(out), group.rank + 1)",
-    ): "all of the buffer is received",
-    (
-        "run_operations",
         "out.detach() -> out",
         "loss = loss + out.detach()",
     ): "the loss keeps a graph whose saved tensors backward has freed, and no sentence forbids it",
@@ -302,8 +262,7 @@ EQUIVALENT = {
     ): "a sum with the float32 delta is made in float32 either way",
     (
         "merged_linear",
-        "torch.nn.Linear(ins, outs, bias=bias is not None, dtype=w... -> "
-        "torch.nn.Linear(ins, outs, bias=bias is not None)",
+        "torch.nn.Linear(ins, outs, bias=bias is not None, dtype=w... -> torch.nn.Linear(ins, outs, bias=bias is not None)",
         "linear = torch.nn.Linear(ins, outs, bias=bias is not None, dtype=weight.dtype)",
     ): "weight and bias are replaced, and have their own dtype",
     (
@@ -328,14 +287,12 @@ EQUIVALENT = {
     ): "a Parameter is a leaf either way",
     (
         "Prefix",
-        "return (keys.transpose(0, 1), values.transpose(0, 1)) -> "
-        "return (values.transpose(0, 1), keys.transpose(0, 1))",
+        "return (keys.transpose(0, 1), values.transpose(0, 1)) -> return (values.transpose(0, 1), keys.transpose(0, 1))",
         "return keys.transpose(0, 1), values.transpose(0, 1)",
     ): "which numbers of its own MLP are the keys is free",
     (
         "normal_levels",
-        "torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=tor... -> "
-        "torch.linspace(outermost, 0.5, shares // 2 + 1)",
+        "torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=tor... -> torch.linspace(outermost, 0.5, shares // 2 + 1)",
         "above = torch.linspace(outermost, 0.5, shares // 2 + 1, dtype=torch.float64)[:-1]",
     ): "float32 says the levels as finely as the check reads them",
     (
@@ -345,8 +302,7 @@ EQUIVALENT = {
     ): "float32 says the levels as finely as the check reads them",
     (
         "normal_levels",
-        "torch.linspace(outermost, 0.5, shares // 2, dtype=torch.f... -> "
-        "torch.linspace(outermost, 0.5, shares // 2)",
+        "torch.linspace(outermost, 0.5, shares // 2, dtype=torch.f... -> torch.linspace(outermost, 0.5, shares // 2)",
         "below = torch.linspace(outermost, 0.5, shares // 2, dtype=torch.float64)[:-1]",
     ): "float32 says the levels as finely as the check reads them",
     (
@@ -356,8 +312,7 @@ EQUIVALENT = {
     ): "float32 says the levels as finely as the check reads them",
     (
         "quantize_blocks",
-        "torch.bucketize(fractions, borders, out_int32=True) -> "
-        "torch.bucketize(fractions, borders)",
+        "torch.bucketize(fractions, borders, out_int32=True) -> torch.bucketize(fractions, borders)",
         "codes = torch.bucketize(fractions, borders, out_int32=True)",
     ): "the places become uint8 either way, after eight bytes each in place of four",
     (
@@ -365,6 +320,7 @@ EQUIVALENT = {
         "codes = codes.flatten() -> pass",
         "codes = codes.flatten()",
     ): "the docstring gives n codes, which are flat",
+    (
         "optimal_plan",
         "f'no plan fits {budget_bytes} bytes: give more' -> f'{budget_bytes}'",
         'raise ValueError(f"no plan fits {budget_bytes} bytes: give more")',
@@ -374,39 +330,4 @@ EQUIVALENT = {
         "0 -> 1",
         "best = [[(0, 0, [])], *([] for _ in layers)]",
     ): "every partial plan costs one more, and their order stays",
-    (
-        "tiled_forward",
-        "torch.empty_like(q[..., 0]) -> torch.zeros_like(q[..., 0])",
-        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
-    ): "every element is written before it is read",
-    (
-        "tiled_forward",
-        "torch.empty_like -> torch.zeros_like",
-        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
-    ): "every element is written before it is read",
-    (
-        "tiled_forward",
-        "torch.empty_like(q) -> torch.zeros_like(q)",
-        "out, lse = torch.empty_like(q), torch.empty_like(q[..., 0])",
-    ): "every element is written before it is read",
-    (
-        "Zero1",
-        "torch.empty_like(unit.shard) -> torch.zeros_like(unit.shard)",
-        "unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)",
-    ): "every element is written before it is read",
-    (
-        "Zero1",
-        "torch.empty_like -> torch.zeros_like",
-        "unit.shard.grad = torch.empty_like(unit.shard)  # (S/N,)",
-    ): "every element is written before it is read",
-    (
-        "reduce_unit",
-        "torch.empty_like(unit.shard.data) -> torch.zeros_like(unit.shard.data)",
-        "part = torch.empty_like(unit.shard.data)  # (S/N,)",
-    ): "every element is written before it is read",
-    (
-        "reduce_unit",
-        "torch.empty_like -> torch.zeros_like",
-        "part = torch.empty_like(unit.shard.data)  # (S/N,)",
-    ): "every element is written before it is read",
 }
