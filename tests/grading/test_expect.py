@@ -188,3 +188,11 @@ def test_mistakes_that_give_what_was_got_are_named():
     assert found([5, 3], call=lambda f: [f(3), f(1)]) == "added"
     assert found([4], call=lambda f: [f(2)]) == "added, or squared"
     assert found([7], call=lambda f: [f(2)]) == ""
+
+
+def test_calls_that_are_right_alone_kept_something():
+    def right(cases):
+        expect.equal([2 * cases[0]] * len(cases), [2 * case for case in cases])
+
+    assert "each of these calls is right alone" in said(expect.in_a_row, right, [1, 2])
+    assert "expected 4" in said(expect.in_a_row, lambda cases: expect.equal(3, 4), [2])

@@ -62,6 +62,14 @@ def test_a_mistake_is_told_in_words(grade):
     assert report.score == 2 and statuses(report, "chunk_sizes") == ["passed", "passed"]
 
 
+def test_behind_a_failed_check_no_cause_is_named(grade):
+    greedy = "def chunk_sizes(total, ranks):\n    return [3, 3, 3, 1]"
+    first, second = grade(greedy).checks[:2]
+    assert first.status == second.status == "failed" and "spread it" not in second.message
+    first, second = grade(f"{greedy} if total == 10 else [total // ranks] * ranks").checks[:2]
+    assert first.status == "passed" and "spread it over the first ranks" in second.message
+
+
 def test_what_is_missing_or_a_stub_is_not_attempted(tiny, sandbox, tmp_path):
     path = tmp_path / "t00_tiny.py"
     path.write_text(

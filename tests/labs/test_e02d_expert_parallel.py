@@ -12,7 +12,6 @@ from minitrain.lab.grading import expect, relayed
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.variants import cause, variant
 from minitrain.lab.grading.variants import hints as hints_of
-from minitrain.lab.grading.verdicts import in_a_row
 from minitrain.words import plural
 
 from .probes import e02d_expert_parallel as probes
@@ -196,7 +195,7 @@ class TestRoute(Exercise):
     def test_choice(self, submission):
         cases = [case_of(7, 4, 2), case_of(5, 6, 3), case_of(7, 4, 2), far_case(4, 5, 2)]
         cases += [case_of(6, 5, 5), case_of(4, 3, 1), case_of(0, 4, 2), case_of(1, 1, 1)]
-        in_a_row(partial(routed, submission), [*cases, tied_case(7, 5, 3)])
+        expect.in_a_row(partial(routed, submission), [*cases, tied_case(7, 5, 3)])
 
     @check(points=2, title="logits and softmax in float32, whatever the activations are in")
     def test_float32(self, submission):
@@ -365,7 +364,7 @@ class TestBalance(Exercise):
     def test_sum(self, submission):
         for ranks, worlds in WORLDS.items():
             made = [choices_of(*world) for world in worlds]
-            in_a_row(partial(self.add_up, submission, ranks), made)
+            expect.in_a_row(partial(self.add_up, submission, ranks), made)
 
     def add_up(self, submission, ranks, worlds):
         calls = by_rank(worlds)
@@ -458,7 +457,7 @@ class TestBias(Exercise):
     def test_bias(self, submission):
         for ranks in (2, 3):
             worlds = self.uneven(ranks)
-            results = in_a_row(partial(self.updated, submission), worlds)
+            results = expect.in_a_row(partial(self.updated, submission), worlds)
             for rank, trace in enumerate(results.traces):
                 sent = [(op.kind, op.payload_bytes) for op in trace.ops]
                 counts_travel(sent, 6, rank, len(worlds) + 1)

@@ -12,7 +12,6 @@ from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.variants import hints as hints_of
 from minitrain.lab.grading.variants import variant
-from minitrain.lab.grading.verdicts import in_a_row
 
 from .probes import e04_mixed_precision as probes
 
@@ -302,7 +301,7 @@ class TestMasterWeights(Exercise):
     @check(points=4, title="after 30 steps each weight is the float32 optimizer's, rounded once")
     def test_weights(self, submission):
         cases = [(rule, *self.case()) for rule in probes.rules()]
-        in_a_row(
+        expect.in_a_row(
             partial(self.are_masters, submission), [*cases, (*cases[0], True)], MASTERS_IN_SELF
         )
 
@@ -537,7 +536,7 @@ class TestRoundTo(Exercise):
 
     def compare(self, submission, cases, what):
         """cases: (name, form, x). Bit for bit, with likely mistakes in words."""
-        in_a_row(partial(self.are_nearest, submission, what), cases)
+        expect.in_a_row(partial(self.are_nearest, submission, what), cases)
 
     def are_nearest(self, submission, what, cases):
         calls = [(x, astuple(form)) for _, form, x in cases]
@@ -601,7 +600,7 @@ class TestFakeQuantize(Exercise):
 
     def compare(self, submission, cases):
         """cases: (x, name of a form, tile, amax)."""
-        in_a_row(partial(self.are_quantized, submission), cases)
+        expect.in_a_row(partial(self.are_quantized, submission), cases)
 
     def are_quantized(self, submission, cases):
         calls = [(x, astuple(FORMS[name]), tile, amax) for x, name, tile, amax in cases]

@@ -11,7 +11,6 @@ from minitrain.lab.failures import CheckFailed, SubmissionFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.verdicts import in_a_row
 from minitrain.words import plural
 
 from .probes import e09b_speculative_decoding as probes
@@ -846,19 +845,19 @@ class TestTreeAttention(Exercise):
     @check(points=4, title="a node reads the text, its ancestors and itself, and no rival")
     def test_mask(self, submission):
         cases = [(drawn_tree(count), read) for count, read in ((7, 3), (9, 5), (6, 1), (7, 3))]
-        in_a_row(partial(self.masks, submission), cases)
+        expect.in_a_row(partial(self.masks, submission), cases)
 
     @check(points=3, title="its position is the text's length and its depth")
     def test_positions(self, submission):
         cases = [(drawn_tree(count), read) for count, read in ((8, 4), (6, 11), (10, 2), (8, 4))]
-        in_a_row(partial(self.places, submission), cases)
+        expect.in_a_row(partial(self.places, submission), cases)
 
     @check(points=2, title="chains, rivals only, one node, no text before")
     def test_edges(self, submission):
         n, deep = torch.randint(4, 8, ()).item(), torch.randint(35, 45, ()).item()
         cases = [(list(range(-1, n - 1)), 3), ([-1] * n, 2), ([-1], 6), (drawn_tree(7), 0)]
         cases.append((list(range(-1, deep - 1)), 2))
-        in_a_row(partial(self.both, submission), cases)
+        expect.in_a_row(partial(self.both, submission), cases)
 
 
 def walked(tokens, parents, choices, shift=1, by_depth=False, from_last=False):

@@ -15,7 +15,6 @@ from minitrain.lab.failures import CheckFailed
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.variants import cause, variant
-from minitrain.lab.grading.verdicts import in_a_row
 from minitrain.words import plural
 
 from .probes import e11_data_pipeline as probes
@@ -439,7 +438,7 @@ class TestCandidatePairs(Exercise):
         for band, others in enumerate(([2, 3], [4], [])):
             for other in others:
                 self.same(first, 0, other, band, 2)
-        in_a_row(partial(self.compare, submission), [*cases, (first, 3, 2)])
+        expect.in_a_row(partial(self.compare, submission), [*cases, (first, 3, 2)])
 
     @check(points=1, title="documents without shingles meet nobody, and no pair comes twice")
     def test_empty(self, submission):
