@@ -130,4 +130,14 @@ EQUIVALENT = {
         "torch.empty_like -> torch.zeros_like",
         "part = torch.empty_like(unit.shard.data)  # (S/N,)",
     ): "every element is written before it is read",
+    (
+        "Zero3",
+        "units[:-1] -> units[:]",
+        "self.before = dict(zip(map(id, units), [None, *units[:-1]]))",
+    ): "zip stops at the last unit",
+    (
+        "Zero3",
+        "unit.start_gather() -> pass",
+        "unit.start_gather()",
+    ): "gather() begins it, right after the neighbour's",
 }
