@@ -330,4 +330,14 @@ EQUIVALENT = {
         "0 -> 1",
         "best = [[(0, 0, [])], *([] for _ in layers)]",
     ): "every partial plan costs one more, and their order stays",
+    (
+        "Zero3",
+        "units[:-1] -> units[:]",
+        "self.before = dict(zip(map(id, units), [None, *units[:-1]]))",
+    ): "zip stops at the last unit",
+    (
+        "Zero3",
+        "unit.start_gather() -> pass",
+        "unit.start_gather()",
+    ): "gather() begins it, right after the neighbour's",
 }
