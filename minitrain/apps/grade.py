@@ -97,9 +97,8 @@ def grade(
     found, refused = _read(_files(submissions), lab)
     if gradescope is not None and len({name for _, name in found}) < len(found):
         raise InputError("--gradescope adds up the labs of one student: give each lab once")
-    reports = [(submission.path, _report(submission, name, draw)) for submission, name in found]
     held = None if withhold_doubtful else [COPIED]
-    reports = [(path, report.withheld(held)) for path, report in reports]
+    reports = [(work.path, _report(work, name, draw, held)) for work, name in found]
     _warn()
     _write(reports, as_json, junit, gradescope)
     if refused:
@@ -147,7 +146,8 @@ def _read(
     return found, refused
 
 
-def _report(submission: Submission, name: str, draw: int) -> Report:
+def _report(submission: Submission, name: str, draw: int, held: list[str] | None) -> Report:
+    """Without the points of what is in these doubts; None: in any."""
     from minitrain.lab.grading.course import load_lab
     from minitrain.lab.grading.grade import grade_submission
     from minitrain.lab.grading.running import drawn_from
@@ -156,7 +156,7 @@ def _report(submission: Submission, name: str, draw: int) -> Report:
 
     lab = load_lab(name)
     with Sandbox(lab.hidden, PATIENT) as sandbox, drawn_from(draw):  # starts with the first run
-        return grade_submission(submission, lab, sandbox)
+        return grade_submission(submission, lab, sandbox).withheld(held)
 
 
 def _write(

@@ -87,5 +87,5 @@ def test_a_step_of_two_ranks_is_one_file_on_one_clock(tmp_path):
 
 
 def test_a_step_that_is_none_is_refused(tmp_path):
-    with pytest.raises(InputError, match="give 1 or more"):
+    with pytest.raises(InputError, match="whole number, 1 or more"):
         StepTracer(tmp_path, 0, Meter(Parts()))
