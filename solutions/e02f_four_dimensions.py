@@ -368,7 +368,7 @@ gradient_norm = lab.grade(gradient_norm)
 # $$f = \frac{\text{limit}}{\lVert g \rVert + 10^{-6}},$$
 #
 # and where $f$ is above 1 nothing changes. It multiplies every `.grad` that is not None, in place. `parameters` may be a
-# generator, which can be walked once.
+# generator, which can be iterated once. Return the norm as `gradient_norm` gives it, a float64 scalar.
 
 
 # %% tags=["exercise"]

@@ -628,7 +628,7 @@ def state_tensors(optimizer):
 # at a time. Take any key that is a unit's own, such as `f"unit-{i}"`.
 #
 # Optimizers make their state when they first need it. What does `state_tensors` give before the first step, what after it,
-# and what for a unit that has had no gradient yet? What has never been written cannot be read.
+# and what for a unit that has had no gradient yet? A key that was never written cannot be read, not even for an empty list.
 
 
 # %% tags=["exercise"]
