@@ -143,19 +143,20 @@ lab.reveal("middle_share", ((7 * fractions).round().abs() <= 1).float().mean().i
 ideas.quantile_levels()
 
 # %% [markdown]
-# A code carries the most information when all levels are used equally often. (That is not the same as the least squared error: levels
-# fitted to the normal distribution by Lloyd's algorithm, with $-1$, $0$ and $1$ kept, come to 8.96% where NF4 has 9.20%.) For a known
+# A code carries the most information when all levels are used equally often. (That is not the least squared error: Lloyd's
+# algorithm, with $-1$, $0$ and $1$ kept, finds levels of 8.96% where NF4 has 9.20%.) For a known
 # distribution, equal use is easy: cut it into intervals of equal probability and take the middle of each. Let $Q(p)$ be the
 # *quantile function* of the normal distribution: a fraction $p$ of all numbers lies below $Q(p)$. (In PyTorch it is
 # `torch.special.ndtri`.) With $k$ equal intervals, the middle of the last one is $Q\big(1 - \tfrac{1}{2k}\big)$.
-#
+
+# %% [markdown]
 # This alone has two flaws. With 16 intervals no level is **exactly zero**, and zeros in a weight matrix should stay zeros. And
 # QLoRA wants each block's largest magnitude to be represented exactly, whatever its sign: the outermost levels have to be $\pm 1$.
 
 # %% [markdown]
 # So *NF4* treats the two sides separately. With $b = 4$ bits there are $2^{b-1} - 1 = 7$ levels below zero, zero itself, and
 # $2^{b-1} = 8$ above. The larger side would start at the outermost probability for 16 intervals, the smaller at that for 15. QLoRA's
-# authors take the mean of the two for both sides, a choice rather than a result:
+# authors chose the mean of the two for both sides:
 #
 # $$p_\text{out} = 1 - \frac12\left(\frac{1}{2 \cdot 2^b} + \frac{1}{2\,(2^b - 1)}\right) = 1 - \frac12\left(\frac1{32} +
 # \frac1{30}\right) = 0.96771.$$
@@ -424,10 +425,11 @@ print(f"unquantized: {held_out_loss(base) - floor:.3f} nats above the floor")
 # NF4 has the smallest error (9.2%), then E2M1 (10.6%), INT4 (10.8%), and bitsandbytes' FP4 (12.2%): its smallest level is so close
 # to zero that it hardly counts as a level of its own. NF4 costs the model 0.003 nats, FP4 0.011. With one bit less the error doubles, and
 # the divergence, which grows with the *square* of the error, is four to six times as large.
-#
+
+# %% [markdown]
 # QLoRA's table 2 gives the mean perplexity of models from 125M to 13B: INT4 34.34, E2M1 31.07, E3M0 29.48, NF4 with double quantization
-# 27.41. NF4 wins there too, and E2M1 beats INT4. But E3M0, whose levels are powers of two, has an error of 19% on normal weights, more
-# than any here, and beats both of them there. The error of the weights ranks datatypes roughly; the model has the last word.
+# 27.41. NF4 wins there too, and E2M1 beats INT4. But E3M0, whose levels are powers of two, beats both, with an error of 19% on normal weights.
+# The error of the weights ranks datatypes only roughly; the model has the last word.
 
 # %% [markdown]
 # If `stories15M` is in the course's cache, the next cell does the same to a model that others trained. (When we ran it, the errors
@@ -467,7 +469,7 @@ guess = 0.37
 lab.predict("spared_bits", guess, unit="bit")
 
 # %% [markdown]
-# You already have a function that quantizes numbers in blocks: `quantize_blocks`. But scales are not distributed like weights.
+# Your `quantize_blocks` quantizes numbers in blocks. But scales are not distributed like weights.
 # They are all **positive**, and cluster around their mean. Divided by the largest of their block, they would all
 # fall on the upper half of the levels, and half of the codes would never be used.
 #
@@ -643,9 +645,9 @@ lab.reveal("kept_bytes", kept_bytes, outs=256, ins=128)
 
 # %% [markdown]
 # **Explain**: autograd keeps all of $\hat W$ in floats, in every layer of the model, until backward reaches that layer. When backward
-# begins, the *whole model* is in memory in floats again, beside its 4 bits. Everything that was saved is lost.
+# begins, the *whole model* is in memory in floats again, beside its 4 bits. All savings are lost.
 #
-# You know the remedy from [e05](e05_activation_memory.ipynb): recompute it instead of keeping it. The picture shows three layers.
+# The remedy of [e05](e05_activation_memory.ipynb): recompute instead of keeping. The picture shows three layers.
 # Move the slider.
 
 # %%
@@ -870,9 +872,9 @@ show.table(
 
 # %% [markdown]
 # > **Time.** Recomputing has its price: each weight is dequantized twice in forward here (blocks are recomputed) and once in backward,
-# > whatever the number of tokens, so its share falls as a step gets longer. Do not read times off this lab: it runs on the CPU, and many
-# > CPUs have no units for bfloat16, so that the bfloat16 base of LoRA and QLoRA can be several times *slower* than full fine-tuning in
-# > float32. On GPUs it is the other way round, and bitsandbytes has kernels that unpack and multiply.
+# > whatever the number of tokens, so its share falls as a step gets longer. Do not read times off this lab: many CPUs lack units for
+# > bfloat16, so that LoRA and QLoRA can be several times *slower* here than full fine-tuning in float32. On GPUs it is the other way
+# > round, and bitsandbytes has kernels that unpack and multiply.
 
 # %% [markdown]
 # ## 6 · The merge trap
@@ -1167,7 +1169,7 @@ ideas.page_table()
 # **Explain**: with as many frames as pages nothing ever moves. With *one* frame fewer, *every* page faults in every step: when
 # its turn comes, it has just been evicted. It is a cliff, not a slope, and a well-known weakness of LRU under cyclic access.
 #
-# How bad is it? Adam's state for the adapters of a 7B model (rank 16, 40 million parameters) takes $8 \cdot 40\text{M} = 320$ MB. Over a
+# Adam's state for the adapters of a 7B model (rank 16, 40 million parameters) takes $8 \cdot 40\text{M} = 320$ MB. Over a
 # 25 GB/s link it goes out and back in 26 ms, and only in steps with a long text. A step that is 26 ms late is better than a run
 # that has ended.
 

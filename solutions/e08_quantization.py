@@ -1106,7 +1106,7 @@ lab.experiment("speed", speed)
 # copy through memory.)
 
 # %% [markdown]
-# There are two losses. With 32 tokens the packed kernels are *slower* than BF16, in our runs by a factor of 1.4 to
+# With 32 tokens the packed kernels are *slower* than BF16, in our runs by a factor of 1.4 to
 # 3: every weight has to be unpacked, which now costs more than the memory traffic it saves. And if $\hat W$ is written
 # out before it is multiplied ("unpacked first"), a call takes many times as long, for one token and for 32. "Why is 4-bit slower than
 # 16-bit?" is among the most frequent questions to quantization libraries.

@@ -244,7 +244,9 @@ lab.answer("ridge", ridge)
 # **Explain**: a prompt's intensity grows from 0.5 to 132 FLOPs per byte. A batch of answers shares only the weights. Its keys
 # and values grow with it: each text's 12.6 MFLOPs per token come with 1.58 MB of its own, so *no* batch gets above 8 FLOPs per byte, or 16
 # if all numbers had 2 bytes. The ridge of our CPUs was between 5 and 15: only the largest batches pass the lower one, and none the higher.
-# On an H100 in bfloat16 it is at 295, so decoding this model would be memory bound there at any batch size. That is not a law: a 70B model
+
+# %% [markdown]
+# On an H100 in bfloat16 the ridge is at 295, so decoding this model would be memory bound there at any batch size. That is not a law: a 70B model
 # with 8 key/value heads has 140 GFLOPs per token and, in 2-byte numbers, 84 MB for the 256 tokens of a text, a limit of 1,670 FLOPs per
 # byte; it crosses the ridge at a batch of about 360, if 360 texts fit into memory. Section 5 makes them smaller.
 
@@ -951,7 +953,8 @@ lab.experiment("throughput", throughput)
 # a running answer, the **inter-token latency** (ITL; its mean over an answer is called TPOT), and how long the newcomer waits for its first
 # token, the **time to first token** (TTFT). A budget shortens the pause, since a step of n tokens takes at least
 # $2 P n / \text{peak}$ seconds. The prompt pays for it with more steps, each of which reads all weights and its part of the cache again.
-#
+
+# %% [markdown]
 # **Predict**: the 99th percentile (p99) of the inter-token latency while the prompt is computed: how many times as long is it without chunks
 # as with a budget of 64?
 
