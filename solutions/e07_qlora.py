@@ -862,8 +862,7 @@ show.table(
 # %% [markdown]
 # And the quality? All start near 0.54 nats above the floor. Full fine-tuning gets down to 0.24, LoRA and QLoRA both to 0.32. So rank
 # 8 costs something here, where the base has much to learn. The **four bits cost 0.005 nats**; before fine-tuning they cost 0.004.
-
-# %% [markdown]
+#
 # QLoRA's table 4 finds the same for LLaMA models from 7B to 65B. Their mean accuracy on MMLU after fine-tuning is 53.0% with 16-bit
 # LoRA, 53.1% with NF4 and double quantization, and 52.2% with FP4.
 #

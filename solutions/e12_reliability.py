@@ -919,12 +919,11 @@ lab.reveal("waiting", waiting_share)
 # $\frac{N-1}{N} \cdot \frac{1}{3}$: one such GPU among 16,384 costs all of them a third of their time.
 
 # %% [markdown]
-# **Spikes.** Sometimes nothing dies, but the loss jumps. A bad *batch* is over in one step, which is best skipped. If the loss
+# **Spikes.** Sometimes the loss jumps. A bad *batch* is over in one step, which is best skipped. If the loss
 # *stays* high, the weights have gone wrong, and only older ones help. PaLM's team met some 20 such spikes; it went back about 100 steps and
 # skipped 200 to 500 batches ([Chowdhery et al. 2022](https://arxiv.org/abs/2204.02311), section 5.1). The same batches did no harm elsewhere.
-
-# %% [markdown]
-# What counts as a jump? We track the mean $\mu$ and the variance $v$ of the losses $x$ as exponential moving averages, as
+#
+# What is a jump? We track the mean $\mu$ and the variance $v$ of the losses $x$ as exponential moving averages, as
 # [ZClip](https://arxiv.org/abs/2504.02507) does with gradient norms. For the $n$-th accepted loss, $k = \min(\alpha, 1 - 1/n)$ and
 # $d = x - \mu$:
 #

@@ -98,7 +98,7 @@ def test_gradescope_takes_each_lab_once_and_says_so_before_it_grades(run, tmp_pa
 
 
 def test_one_lab_is_graded_and_the_others_that_lie_beside_it_are_not(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("minitrain.apps.grade._report", lambda _, lab, draw: Report(lab, ()))
+    monkeypatch.setattr("minitrain.apps.grade._report", lambda _, lab, *how: Report(lab, ()))
     for name in ("e00_ranks_and_collectives", "e01_baseline"):
         (tmp_path / f"{name}.ipynb").write_bytes(
             (course_root() / f"labs/{name}.ipynb").read_bytes()

@@ -221,7 +221,7 @@ class TestStepFlops(Exercise):
             run_of(dense(), dp=2, microbatches=8, **cut),
         ])  # fmt: skip
 
-    @check(points=4, title="recomputation repeats the layers, and never the head")
+    @check(points=4, title="with what none, selective and full recomputation repeat")
     def test_hardware(self, submission):
         ways = product(("none", "selective", "full"), ("2022", "fused", "eager"))
         models = [dense(gated=False), dense(), mixture()]

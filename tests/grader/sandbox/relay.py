@@ -179,7 +179,7 @@ def note_of(rank: int, number: int, asked: dict[str, Any]) -> Note:
         sent -= asked["splits"][place] * (given // max(1, len(data)))
     elif kind == "broadcast":
         sent = 0 if place == (asked["root"] - 1) % size else given
-    elif kind != "send":
+    elif kind not in ("send", "barrier"):
         payload = given * size if kind == "all_gather" else given
         sent = ring_bytes(kind, payload, size)
     return Note(kind, number, payload, sent, members, asked.get("peer"))

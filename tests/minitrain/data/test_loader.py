@@ -122,7 +122,7 @@ def test_the_state_of_other_data_and_a_place_that_is_none_are_refused(change):
 
 def test_wrong_arguments_are_told():
     for arguments, says in (
-        ({"batch_size": 0}, "use 1 or more"),
+        ({"batch_size": 0}, "whole number, 1 or more"),
         ({"rank": 2, "world_size": 2}, "count from 0"),
         ({"world_size": 0}, "count from 0"),
         ({"seed": -1}, "negative"),

@@ -190,10 +190,10 @@ def test_clusters_are_those_of_union_find(count, edges, seed):
 def test_wrong_arguments_are_refused():
     for call, says in (
         (lambda: choose_bands(1.0), "between 0 and 1"),
-        (lambda: choose_bands(0.5, 0), "use 1 or more"),
+        (lambda: choose_bands(0.5, 0), "whole number, 1 or more"),
         (lambda: minhash(["a"], hashes=0), "use 1 hash or more"),
         (lambda: shingle_hashes(["a"], 0), "5 is usual"),
-        (lambda: cut_repeats(["a"], 0), "200 is usual"),
+        (lambda: cut_repeats(["a"], 0), "whole number, 1 or more"),
     ):
         with pytest.raises(InputError, match=says):
             call()

@@ -247,5 +247,5 @@ def test_bytes_are_the_documented_ones(bits):
 def test_what_cannot_be_held_is_named():
     with pytest.raises(InputError, match="3 bits"):
         QuantizedCache(SMALL, 1, bits=3)
-    with pytest.raises(InputError, match="group 0"):
+    with pytest.raises(InputError, match="group is 0"):
         QuantizedCache(SMALL, 1, group=0)
