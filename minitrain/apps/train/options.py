@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,7 +61,16 @@ def read_notice(text: str) -> str:
 TEXT = Kind("TEXT", f"{', '.join(TEXTS)}, or a text file", read_text_name)
 PRESET = one_of("preset", lambda: PRESETS)
 DOMAIN = one_of("domain of the corpus", domains)
-DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16"))
+DTYPE = one_of("dtype", lambda: ("auto", "float32", "bfloat16", "fp8"))
+OPTIMIZERS = {  # default learning rate, bytes a parameter with its weight and gradient
+    "adamw": (4e-3, 16),
+    "adam8bit": (4e-3, 10),
+    "lion": (2e-3, 12),
+    "sgd": (0.6, 12),
+    "adafactor": (5e-2, 8),
+}
+ELEMENTWISE = ("adamw", "lion", "sgd")  # a part of a matrix is updated as in the whole
+OPTIMIZER = one_of("optimizer", lambda: OPTIMIZERS)
 LOGGER = several(one_of("logger", lambda: LOGGERS))
 RECOMPUTE = one_of("way of recomputing", lambda: ("none", "selective", "full"))
 NOTICE = Kind("CLOUD", "aws, google, or an http or file address that says so", read_notice)
@@ -91,10 +100,19 @@ class TrainOptions(MeshRequest):
     tokens: Annotated[
         int | None, Option(whole(1, 10**15), "The limit in tokens, instead of minutes.")
     ] = None
-    lr: Annotated[float, Option(real(1e-12, 10), "The highest learning rate.")] = 4e-3
+    optimizer: Annotated[str, Option(OPTIMIZER, f"One of {', '.join(OPTIMIZERS)}.")] = "adamw"
+    lr: Annotated[
+        float, Option(real(1e-12, 10), "The highest learning rate.", "0.004 for adamw")
+    ] = OPTIMIZERS["adamw"][0]
     dtype: Annotated[
-        str, Option(DTYPE, "Matmuls in float32, bfloat16, or auto: the faster of the two.")
+        str,
+        Option(
+            DTYPE,
+            "Matmuls in float32, bfloat16, fp8 (emulated where the chip has none), or auto: the "
+            "faster of the first two.",
+        ),
     ] = "auto"
+    compile: Annotated[bool, Flag("Run the model through torch.compile.")] = False
     recompute: Annotated[
         str,
         Option(RECOMPUTE, "To save memory: none, selective, or full at a quarter more compute."),
@@ -116,6 +134,15 @@ class TrainOptions(MeshRequest):
     audit: Annotated[bool, Flag("Compare the ranks' weights before each save.")] = False
     seed: Annotated[int, Option(SEED, "Seed of the weights, the corpus and the order.")] = 0
     ranks: Annotated[int, Option(RANKS, "Data-parallel processes.", panel=PANEL)] = 1
+    zero: Annotated[
+        int,
+        Option(
+            whole(0, 3),
+            "ZeRO: ranks divide the optimizer's state (1), gradients too (2), parameters too (3); "
+            "a mesh has stage 1.",
+            panel=PANEL,
+        ),
+    ] = 0
     corpus_bytes: int | None = None  # for a resumed run: as at its start, whatever its limit is now
 
     def __post_init__(self) -> None:
@@ -130,14 +157,37 @@ class TrainOptions(MeshRequest):
                 f"--length {self.length} is more than {self.preset} can read: use "
                 f"{config.max_length} or less"
             )
-        for name in ("skip_spikes", "audit"):
-            if self.on_mesh and getattr(self, name):
-                flag = f"--{name.replace('_', '-')}"
-                raise InputError(f"{flag} is for data-parallel ranks: leave the mesh's axes out")
+        for reason, remedy in self._combinations():
+            raise InputError(f"{reason}: {remedy}")
         if self.on_mesh:
             check_mesh(config, self.request)
         else:
             self._check_ranks()
+
+    def _combinations(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: the reason, and the remedy."""
+        cut = "a mesh" if self.on_mesh else f"--zero {self.zero}"
+        if self.on_mesh or self.zero:
+            for name in ("skip_spikes", "audit"):
+                if getattr(self, name):
+                    flag = f"--{name.replace('_', '-')}"
+                    yield f"{flag} compares whole models, and {cut} cuts them", f"leave {flag} out"
+            if self.optimizer not in ELEMENTWISE:
+                yield (
+                    f"--optimizer {self.optimizer} needs whole matrices, and {cut} cuts them",
+                    f"use one of {', '.join(ELEMENTWISE)}",
+                )
+        if self.on_mesh and self.dtype == "fp8":
+            yield "--dtype fp8 is for models that are not cut by a mesh", "use bfloat16, or --zero"
+        if self.on_mesh and self.zero > 1:
+            yield (
+                f"a mesh has ZeRO's stage 1, not {self.zero}",
+                "use --zero 1, or leave out its axes",
+            )
+        if self.compile and (self.on_mesh or self.zero == 3):
+            yield "--compile needs a model in one piece", "leave --compile out, or use --zero 2"
+        if self.zero and not self.on_mesh and self.ranks == 1:
+            yield f"--zero {self.zero} divides memory between ranks", "give --ranks 2 or more"
 
     def _check_ranks(self) -> None:
         if self.sequence or self.chunks != 1 or self.schedule != TrainOptions.schedule:
@@ -255,8 +305,10 @@ def prepared_vocab(typed: dict[str, Any]) -> dict[str, int]:
 
 
 def implied(typed: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Chunks and ranks of a mesh, derived from other options if not typed."""
+    """The optimizer's learning rate; chunks and ranks of a mesh; if not typed."""
     more: dict[str, Any] = {}
+    if "lr" not in typed and typed.get("optimizer") in OPTIMIZERS:
+        more["lr"] = stored.get("lr") or OPTIMIZERS[typed["optimizer"]][0]
     axes = [typed.get(axis) or stored.get(axis) or 1 for axis in FLAGS]
     if "schedule" in typed and "chunks" not in typed:
         more["chunks"] = 2 if typed["schedule"] == "interleaved" else 1

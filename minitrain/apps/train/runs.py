@@ -22,8 +22,8 @@ from minitrain.errors import InputError
 from minitrain.reliability.elastic import share_of_batch
 
 # Checkpoints do not depend on the mesh; on other ranks the batches stay the same.
-MESH_MAY_CHANGE = (*FLAGS, "sequence", "schedule", "chunks", "ranks")
-RANKS_MAY_CHANGE = ("ranks", "accumulate")
+MESH_MAY_CHANGE = (*FLAGS, "sequence", "schedule", "chunks", "ranks", "zero")
+RANKS_MAY_CHANGE = ("ranks", "accumulate", "zero")
 WATCHES = ("notice", "hang_seconds", "audit")
 
 
@@ -90,6 +90,8 @@ def resumed_options(run: Path, typed: dict[str, Any]) -> TrainOptions:
     if any(name in typed for name in MAY_CHANGE):
         options = replace(options, **{name: typed.get(name) for name in MAY_CHANGE})
     changed = {name: typed[name] for name in (*WATCHES, *placing) if name in typed}
+    if typed.get("ranks") == 1:
+        changed.setdefault("zero", 0)
     if not options.on_mesh:
         return replace(options, **{**same_microbatch(options, typed), **changed})
     return replace(options, **changed, **implied(typed, asdict(options)))

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import nn
 
-from minitrain.apps.train.options import EVENTS_FILE, RUN_FILE, Job, TrainOptions
+from minitrain.apps.train.options import EVENTS_FILE, OPTIMIZERS, RUN_FILE, Job, TrainOptions
 from minitrain.apps.train.text import TOKENIZER_FILE, Rows, read_rows
 from minitrain.apps.train.watches import check_replicas
-from minitrain.apps.train.wiring import DataParallel, OnMesh, Seat, find_seat, wire
+from minitrain.apps.train.wiring import Seat, Wiring, find_seat, wire
 from minitrain.data.loader import Loader
 from minitrain.data.tokenizer import END, Tokenizer
 from minitrain.errors import InputError
@@ -29,7 +30,13 @@ from minitrain.model.config import ModelConfig, preset
 from minitrain.model.hub.load import describe, hub_tensors
 from minitrain.model.hub.text import TextFiles, fast_tokenizer
 from minitrain.model.transformer import build
+from minitrain.optimizers.adafactor import Adafactor
+from minitrain.optimizers.adam8bit import Adam8bit
 from minitrain.optimizers.adamw import adamw
+from minitrain.optimizers.groups import parameter_groups
+from minitrain.optimizers.lion import Lion
+from minitrain.optimizers.sgd import SGD
+from minitrain.precision.low_bit_linear import CURRENT, convert, follow
 from minitrain.ranks.group import Group
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, whole_layout
@@ -42,7 +49,7 @@ from minitrain.training.state import TrainState
 CLOSING_SECONDS = 3.0  # of the requested minutes, for the last evaluation, sample and save
 EVALUATION_ROWS = 32
 DATA_FILE = "data.sha256"
-BYTES_PER_PARAMETER = 16  # float32 weight and gradient, and AdamW's two means
+WEIGHT_DECAY = {"lion": 0.2, "sgd": 1e-4}  # 0.1 for the others
 
 
 @dataclass
@@ -54,7 +61,7 @@ class Run:
     rows: Rows
     tokenizer: Tokenizer
     config: ModelConfig
-    wiring: DataParallel | OnMesh
+    wiring: Wiring
     seat: Seat
     ranks: CheckpointRanks
     train_config: TrainConfig
@@ -123,25 +130,41 @@ def prepare(group: Group | None, job: Job) -> Run:
         verify(checkpoint)
     tokenizer, rows = read_rows(options, checkpoint and checkpoint / TOKENIZER_FILE)
     config = preset(options.preset, vocab_size=tokenizer.vocab_size)
-    check_memory(options.preset, config, device)
+    check_memory(options, config, device)
     # One rank measures while the others wait: their matmuls would slow its own.
-    peak = matmul_peak(getattr(torch, options.dtype), device) if ranks.rank == 0 else math.nan
+    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
+    peak = matmul_peak(dtype, device) if ranks.rank == 0 else math.nan
     seed_generators(options.seed + ranks.rank)
-    model = recompute(build(config, device, seed=options.seed), options.recompute)
+    model = build(config, device, seed=options.seed)
+    if options.dtype == "fp8":
+        convert(model, CURRENT)
+    model = recompute(model, options.recompute)
     seat = find_seat(options, group)
     own = (options.microbatch, seat.rank, seat.size)
     loader = Loader(rows.training, *own, options.seed, drop_last=True)
-    state = TrainState(model, adamw(model, options.lr), loader)
+    state = TrainState(model, make_optimizer(options, model), loader)
     if checkpoint:
         resume(checkpoint, rows, state, ranks)
     plan = train_config(options, rows, job.started, group)
     check_unfinished(plan, state)
     wiring = wire(state, group, options, plan)
     moves = wiring.state.optimizer
+    follow(model, moves)  # casts a weight to fp8 once a step
+    if options.compile:
+        model.compile()
     saver = BackgroundSaver(job.folder, moves, ranks, layout=whole_layout(hub_tensors))
     return Run(
         job, options, rows, tokenizer, config, wiring, seat, ranks, plan, device, peak, saver, group
     )
+
+
+def make_optimizer(options: TrainOptions, model: nn.Module) -> torch.optim.Optimizer:
+    """Over two groups, of which the matrices decay."""
+    name = options.optimizer
+    if name == "adamw":
+        return adamw(model, options.lr)
+    rules = {"adam8bit": Adam8bit, "lion": Lion, "sgd": SGD, "adafactor": Adafactor}
+    return rules[name](parameter_groups(model, WEIGHT_DECAY.get(name, 0.1)), lr=options.lr)
 
 
 def find_ranks(group: Group | None) -> CheckpointRanks:
@@ -228,13 +251,14 @@ def bfloat16_gain(device: torch.device) -> float:
     return timed["full"].best / timed["half"].best
 
 
-def check_memory(name: str, config: ModelConfig, device: torch.device) -> None:
-    needed = BYTES_PER_PARAMETER * parameter_count(config)
+def check_memory(options: TrainOptions, config: ModelConfig, device: torch.device) -> None:
+    name, (_, each) = options.preset, OPTIMIZERS[options.optimizer]
+    needed = each * parameter_count(config)
     free = psutil.virtual_memory().available
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
     if needed > free:
         raise InputError(
-            f"--preset {name} needs {needed / 2**30:,.0f} GiB for weights, gradients and AdamW, "
+            f"--preset {name} needs {needed / 2**30:,.0f} GiB with --optimizer {options.optimizer}, "
             f"and {device} has {free / 2**30:.0f} GiB free: use a smaller one, such as 100M or 1M"
         )

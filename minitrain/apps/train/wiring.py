@@ -1,7 +1,8 @@
-"""The layout of a training run on its ranks: a whole model on each (DDP), or its parts on a mesh.
+"""The layout of a training run on its ranks: a whole model on each (DDP), shards of it (ZeRO), or
+its parts on a mesh.
 
-Both start from a one-process model and optimizer, resumed or fresh, and restore them for a
-checkpoint, which is the same file either way.
+All start from a one-process model and optimizer, resumed or fresh, and restore them for a
+checkpoint, which is the same file in every layout.
 """
 
 from __future__ import annotations
@@ -9,14 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from minitrain.apps.train.options import TrainOptions
 from minitrain.data.loader import Batch, Loader
+from minitrain.model.transformer import empty
+from minitrain.optimizers.groups import parameter_groups
 from minitrain.parallel.context.split import split_sequence
 from minitrain.parallel.ddp import DDP
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
+from minitrain.parallel.hybrid.sharded_state import ShardedState
 from minitrain.parallel.hybrid.state import put_together, take_apart
+from minitrain.parallel.zero.optimizer import ZeroOptimizer
+from minitrain.parallel.zero.sharded import Zero
+from minitrain.parallel.zero.stage_3 import Zero3
+from minitrain.parallel.zero.state import (
+    full_optimizer_state,
+    full_state_dict,
+    load_full_optimizer_state,
+)
 from minitrain.ranks.group import Group
 from minitrain.reliability.spikes import OwnNorms
 from minitrain.training.loop import ALONE, Peers, StepResult, TrainConfig, evaluate
@@ -66,6 +79,39 @@ class DataParallel:
         return self.state
 
 
+class Sharded(DataParallel):
+    """ZeRO: each rank keeps its share of the optimizer's state, in stage 2 also of the gradients,
+    in stage 3 also of the parameters."""
+
+    def __init__(self, whole: TrainState, group: Group, stage: int, plan: TrainConfig) -> None:
+        self.config, self.group, self.autocast = whole.model.config, group, plan.autocast
+        names = {parameter: name for name, parameter in whole.model.named_parameters()}
+        states = {names[parameter]: state for parameter, state in whole.optimizer.state.items()}
+        self.model = self.zero = (
+            Zero3(whole.model, group) if stage == 3 else Zero(whole.model, group, stage)
+        )
+        groups = whole.optimizer.param_groups
+        optimizer = ZeroOptimizer(self.zero, groups, type(whole.optimizer))
+        load_full_optimizer_state(self.zero, optimizer, states)
+        self.state = replace(whole, model=self.zero, optimizer=optimizer)
+        self.peers, self.own_norms = self.zero.peers(), None
+
+    def whole(self) -> TrainState:
+        """Collective: the model and its optimizer on rank 0, None on the others."""
+        weights = full_state_dict(self.zero, root=0)
+        states = full_optimizer_state(self.zero, self.state.optimizer, root=0)
+        if self.group.rank > 0:
+            return replace(self.state, model=None, optimizer=None)
+        model = empty(self.config, "cpu", torch.float32)
+        model.load_state_dict(weights)
+        settings = self.state.optimizer.param_groups[0]
+        groups = parameter_groups(model, settings["weight_decay"])
+        optimizer = type(self.state.optimizer.inner)([{**settings, **group} for group in groups])
+        named = dict(model.named_parameters())
+        optimizer.state.update({named[name]: state for name, state in states.items()})
+        return replace(self.state, model=model, optimizer=optimizer)
+
+
 class OnMesh:
     """This rank's part of the model, with `MeshModel`'s step instead of the loop's."""
 
@@ -78,6 +124,8 @@ class OnMesh:
         )
         self.parts = MeshModel(whole.model, full_mesh(**options.axes), group, how)
         optimizer = take_apart(self.parts, names, whole.optimizer)
+        if options.zero:
+            optimizer = ShardedState(optimizer, self.parts.axes)
         self.model: nn.Module = self.parts.modules
         self.state = replace(whole, model=self.model, optimizer=optimizer)
         self.peers, self.clip = Peers(group.size, group.all_reduce), plan.clip
@@ -102,9 +150,14 @@ class OnMesh:
         return replace(self.state, model=model, optimizer=optimizer)
 
 
+Wiring = DataParallel | OnMesh
+
+
 def wire(
     state: TrainState, group: Group | None, options: TrainOptions, plan: TrainConfig
-) -> DataParallel | OnMesh:
+) -> Wiring:
     if options.on_mesh:
         return OnMesh(state, group, options, plan)
+    if options.zero:
+        return Sharded(state, group, options.zero, plan)
     return DataParallel(state, group, plan, options.skip_spikes)

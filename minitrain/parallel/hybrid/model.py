@@ -207,7 +207,7 @@ class GradientSums:
     def __init__(self, parameters: Iterable[nn.Parameter], axes: AxisGroups) -> None:
         alike: dict[tuple, list[nn.Parameter]] = {}
         for parameter in parameters:
-            along = " ".join(axis for axis in SUMMED if axis in layout_of(parameter).partial)
+            along = sharing_axes(parameter)
             if parameter.requires_grad and along:
                 alike.setdefault((along, str(parameter.dtype)), []).append(parameter)
         self.sums = [(axes[along], Bucket(alike[along, dtype])) for along, dtype in sorted(alike)]
@@ -220,6 +220,11 @@ class GradientSums:
             works.append(group.all_reduce(bucket.buffer, async_op=True))
         for work in works:
             work.wait()
+
+
+def sharing_axes(parameter: nn.Parameter) -> str:
+    """The axes along which ranks hold this parameter alike, each with a part of its gradient."""
+    return " ".join(axis for axis in SUMMED if axis in layout_of(parameter).partial)
 
 
 def copies(layout: Layout, mesh: Mesh) -> int:

@@ -20,15 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.model.transformer import Transformer, empty
-from minitrain.optimizers.adamw import adamw
+from minitrain.optimizers.groups import parameter_groups
 from minitrain.parallel.hybrid.model import AxisGroups, MeshModel
+from minitrain.parallel.hybrid.sharded_state import ShardedState
 from minitrain.parallel.layout import Slice, layout_of
 from minitrain.parallel.pipeline.stages import holders, ranks_with
 from minitrain.reliability.checkpoint.contents import CheckpointRanks, Layout
 from minitrain.reliability.checkpoint.placement import Box, Place, Placed, whole_place
 from minitrain.training.state import TrainState
-
-MEANS = ("exp_avg", "exp_avg_sq")  # AdamW's moments of each parameter
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,10 @@ def mesh_layout(model: MeshModel) -> Layout:
 @torch.no_grad()
 def take_apart(
     model: MeshModel, names: dict[nn.Parameter, str], whole: torch.optim.Optimizer
-) -> torch.optim.AdamW:
-    """AdamW over this rank's parameters, with the whole model's groups and state.
+) -> torch.optim.Optimizer:
+    """The optimizer of this rank's parameters, with the whole model's rule, groups and state.
+
+    The rule is element-wise: AdamW, SGD, Lion.
 
     `names` are the whole model's, from before it was cut: a part no longer shows that it was an
     embedding, which has no weight decay.
@@ -117,7 +118,7 @@ def take_apart(
     for group in whole.param_groups:
         mine = [held[names[p]].tensor for p in group["params"] if names[p] in held]
         groups.append({**group, "params": mine})
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], fused=True)
+    optimizer = type(whole)([group for group in groups if group["params"]])
     for parameter, state in whole.state.items():
         here = held.get(names[parameter])
         if here is not None:
@@ -129,15 +130,18 @@ def take_apart(
 @torch.no_grad()
 def put_together(
     model: MeshModel, optimizer: torch.optim.Optimizer
-) -> tuple[Transformer, torch.optim.AdamW] | None:
-    """The whole model and its AdamW, on the CPU of rank 0; None on the others. Collective."""
+) -> tuple[Transformer, torch.optim.Optimizer] | None:
+    """The whole model and its optimizer, on the CPU of rank 0; None on the others. Collective."""
+    if isinstance(optimizer, ShardedState):
+        optimizer = optimizer.whole()
     held = held_by(model)
     whole = gathered(model, held)
     states = whole_states(whole, held, optimizer, model.axes)
     if model.axes.world.rank > 0:
         return None
     settings = optimizer.param_groups[0]
-    again = adamw(whole, *(settings[name] for name in ("lr", "weight_decay", "betas", "eps")))
+    groups = parameter_groups(whole, settings["weight_decay"])
+    again = type(optimizer)([{**settings, **group} for group in groups])
     again.state.update(states)
     return whole, again
 
@@ -162,18 +166,19 @@ def gathered(model: MeshModel, held: dict[str, Held]) -> Transformer:
 def whole_states(
     whole: Transformer, held: dict[str, Held], optimizer: torch.optim.Optimizer, axes: AxisGroups
 ) -> dict[nn.Parameter, dict[str, Tensor]]:
-    """AdamW's state of every parameter of `whole`; none before the first step."""
+    """The optimizer's state of every parameter of `whole`; none before the first step.
+
+    Counts are the same for all parameters; everything else has the parameter's shape.
+    """
     mine = {name: optimizer.state.get(here.tensor, {}) for name, here in held.items()}
-    steps = [state["step"] for state in mine.values() if state]
-    if not steps:
-        return {}
+    known = next((state for state in mine.values() if state), {})
     states = {}
-    for name, parameter in whole.named_parameters():
-        state = {"step": steps[0].cpu().clone()}
-        for mean in MEANS:
-            own = mine.get(name, {}).get(mean)
+    for name, parameter in whole.named_parameters() if known else ():
+        state = {kind: value.cpu().clone() for kind, value in known.items() if not value.dim()}
+        for kind in (kind for kind, value in known.items() if value.dim()):
+            own = mine.get(name, {}).get(kind)
             together = sent_together(parameter, held.get(name), own, axes)
-            state[mean] = together.to(parameter.device)
+            state[kind] = together.to(parameter.device)
         states[parameter] = state
     return states
 

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from minitrain.parallel.collectives.overlapped import (
     start_all_reduce,
@@ -135,6 +136,8 @@ class _Row(torch.autograd.Function):
         ctx.group, ctx.sequence = group, sequence
         ctx.save_for_backward(x, weight)
         y = F.linear(x, weight)  # (B, T, D), a part
+        if _get_current_dispatch_mode() is not None:  # selective recomputation keeps this result,
+            y = y.clone()  # and would sum it once more if it were overwritten
         y = _start_sum(group, y, sequence)()
         return y if bias is None else y.add_(bias)
 

@@ -87,6 +87,44 @@ def load_full_state_dict(zero: Sharded, state: dict[str, Tensor], root: int | No
             group.broadcast(tensor.data, root)
 
 
+@torch.no_grad()
+def full_optimizer_state(
+    zero: Sharded, optimizer: torch.optim.Optimizer, root: int | None = None
+) -> dict[str, dict[str, Tensor]]:
+    """name -> the optimizer's state of the whole parameter, for each that it has stepped.
+
+    Collective; on every rank, or on rank `root` and {} on the others.
+    """
+    _arrive(optimizer)
+    mine, whole = root in (None, zero.group.rank), {}
+    for unit in zero.trained:
+        states = {name: optimizer.state.get(p.weight, {}) for name, p in unit.pieces.items()}
+        for name, state in states.items() if mine else ():
+            whole[name] = {kind: value.clone() for kind, value in state.items() if not value.dim()}
+        for kind in sorted({k for state in states.values() for k, v in state.items() if v.dim()}):
+            part = torch.zeros_like(unit.shard)  # (S/N,)
+            for name, piece in unit.pieces.items():
+                part[piece.place] = states[name][kind].flatten()
+            full = unit.together(part)  # (S,)
+            for name, parameter in unit.parameters.items() if mine else ():
+                whole[name][kind] = full[unit.places[parameter]].view(parameter.shape).clone()
+    return {name: state for name, state in whole.items() if state}
+
+
+@torch.no_grad()
+def load_full_optimizer_state(
+    zero: Sharded, optimizer: torch.optim.Optimizer, states: dict[str, dict[str, Tensor]]
+) -> None:
+    """Every rank takes its pieces' part of `states`, which all of them have."""
+    for unit in zero.trained:
+        for name, piece in unit.pieces.items():
+            end = piece.start + piece.weight.numel()
+            for kind, value in states.get(name, {}).items():
+                own = value.flatten()[piece.start : end] if value.dim() else value
+                shape = piece.weight.shape if value.dim() else ()
+                optimizer.state[piece.weight][kind] = own.reshape(shape).clone()
+
+
 def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
     known = zero.module.state_dict(keep_vars=True)
     needed = [*uncut(zero), *(name for unit in zero.units for name in unit.parameters)]

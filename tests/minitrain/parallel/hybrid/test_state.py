@@ -12,6 +12,7 @@ from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import parameter_groups
 from minitrain.parallel.hybrid import state
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
+from minitrain.parallel.hybrid.sharded_state import ShardedState
 from minitrain.parallel.hybrid.state import (
     held_by,
     mesh_layout,
@@ -80,11 +81,13 @@ def split(group, sizes, config, options: MeshOptions):
     return parts, take_apart(parts, names, optimizer)
 
 
-def differences(group, cases) -> list[set[str]]:
+def differences(group, cases, is_sharded=False) -> list[set[str]]:
     """For each case the names that came back otherwise, on rank 0."""
     found = []
     for sizes, config, options in cases:
         parts, own = split(group, sizes, config, options)
+        if is_sharded:
+            own = ShardedState(own, parts.axes)
         again, alone = put_together(parts, own), whole_model(parts)
         want = everything(*trained(config))
         assert (again is None) == (alone is None)
@@ -97,9 +100,10 @@ def differences(group, cases) -> list[set[str]]:
     return found
 
 
-def test_what_is_taken_apart_comes_back_to_the_last_bit():
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_what_is_taken_apart_comes_back_to_the_last_bit(is_sharded):
     for ranks, cases in CASES.items():
-        found = launch(differences, cases, ranks=ranks)
+        found = launch(differences, cases, is_sharded, ranks=ranks)
         assert found[0] == [set()] * len(cases)
         assert found[1] == [], "rank 0 has the whole, and the others nothing"
 

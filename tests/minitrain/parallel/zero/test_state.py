@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from minitrain.errors import InputError
-from minitrain.parallel.zero.state import zero_layout
+from minitrain.parallel.zero.state import (
+    full_optimizer_state,
+    load_full_optimizer_state,
+    zero_layout,
+)
 from minitrain.ranks.launch import launch
 from minitrain.reliability.checkpoint.background import BackgroundSaver
 from minitrain.reliability.checkpoint.contents import CheckpointRanks
@@ -73,6 +77,28 @@ def test_saved_by_four_ranks_and_resumed_by_others(tmp_path, by_four, trained):
             toys.assert_follows(got, want)
             if ranks == 4:
                 assert all(torch.equal(got["weights"][n], w) for n, w in end["weights"].items())
+
+
+def there_and_back(group, stage, model, optimizer) -> dict[str, dict]:
+    """A trained optimizer's state, given to ZeRO's pieces and gathered again."""
+    names = {p: name for name, p in model.named_parameters()}
+    states = {names[p]: state for p, state in optimizer.state.items()}
+    zero, own = toys.sharded(group, stage)
+    load_full_optimizer_state(zero, own, states)
+    held = sum(v.numel() for s in own.state.values() for v in s.values() if v.dim())
+    whole = sum(v.numel() for s in states.values() for v in s.values() if v.dim())
+    assert held <= whole / group.size + 100, "a rank holds its share"
+    return full_optimizer_state(zero, own, root=0)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_the_optimizers_whole_state_is_cut_and_gathered_to_the_last_bit(trained, stage):
+    model, optimizer = trained
+    got, *others = launch(there_and_back, stage, model, optimizer, ranks=3)
+    assert others == [{}, {}]
+    for name, parameter in model.named_parameters():
+        for kind, value in optimizer.state[parameter].items():
+            assert torch.equal(got[name][kind], value), (name, kind)
 
 
 def test_one_process_reads_what_ranks_wrote_each_element_once(by_four, trained):
