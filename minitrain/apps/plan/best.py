@@ -27,12 +27,17 @@ from minitrain.apps.plan.options import (
 )
 from minitrain.apps.tables import say, show_json, show_table
 from minitrain.errors import InputError
+from minitrain.model.config import PRESETS
 from minitrain.planning.money.prices import Price, offers, price_of
 
 if TYPE_CHECKING:
     from minitrain.planning.money.cost import Cost
+    from minitrain.planning.run import Run
     from minitrain.planning.search import Found
     from minitrain.planning.step.step import Step
+
+
+DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}  # of `train`
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ def print_answer(options: PlanOptions, given: Answer) -> None:
     if best.run.plan.pp > 1:
         say(pipeline_picture(best, Console().width))
     say(cost_text(options, given.costs[0]))
+    say(*run_lines(options.model, found.steps))
 
 
 def as_plain(options: PlanOptions, given: Answer) -> dict:
@@ -190,6 +196,43 @@ def pipeline_picture(step: Step, columns: int = 80) -> str:
                 row[i] = {"F": "░", "B": "█", "W": "▒"}[event.operation.kind]
         lines.append(f"  rank {rank:3d} {''.join(row).rstrip()}")
     return "\n".join([*lines, "           ░ forward  █ backward"])
+
+
+def run_lines(model: str, steps: list[Step]) -> list[str]:
+    """The command that trains by the best plan that `train` has."""
+    from minitrain.planning.search import plan_in_words
+
+    for step in steps:
+        command = train_command(model, step.run)
+        if command is not None:
+            better = step is not steps[0]
+            whose = f"The first plan that `train` has, {plan_in_words(step.run.plan)}: " * better
+            return [f"{whose}{command}"]
+    return ["`train` has none of these plans: its meshes have ZeRO's stage 1, and bfloat16."]
+
+
+def train_command(model: str, run: Run) -> str | None:
+    """None for a plan that `train` does not run: see `TrainOptions`."""
+    plan, words = run.plan, ["python -m minitrain train"]
+    cut = plan.tp * plan.cp * plan.pp * plan.ep > 1
+    if model not in PRESETS or plan.dp % plan.ep or plan.precision not in DTYPES:
+        return None
+    if cut and (plan.zero > 1 or plan.precision == "fp8"):
+        return None
+    if run.gpus > run.per_node:
+        nodes = -(-run.gpus // run.per_node)
+        words = [f"torchrun --nnodes {nodes} --nproc-per-node {run.per_node} -m minitrain train"]
+    axes = {"dp": plan.dp // plan.ep, "tp": plan.tp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep}
+    words += [f"--preset {model}"] + ([] if cut else [f"--ranks {plan.dp}"] * (plan.dp > 1))
+    words += [f"--{axis} {size}" for axis, size in axes.items() if cut and size > 1]
+    words += ["--sequence"] if plan.sp else []
+    words += [f"--schedule {plan.schedule}"] if plan.pp > 1 else []
+    words += [f"--chunks {plan.vpp}"] if plan.vpp > 1 else []
+    words += [f"--zero {plan.zero}"] if plan.zero else []
+    words += [f"--recompute {plan.recompute}"] if plan.recompute != "none" else []
+    words += [f"--dtype {DTYPES[plan.precision]}", f"--batch {run.global_batch}"]
+    accumulate = run.global_batch // (plan.dp * plan.micro_batch)
+    return " ".join([*words, f"--length {run.seq} --accumulate {accumulate}"])
 
 
 def cost_text(options: PlanOptions, cost: Cost) -> str:

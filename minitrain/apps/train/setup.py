@@ -259,6 +259,6 @@ def check_memory(options: TrainOptions, config: ModelConfig, device: torch.devic
         free, _ = torch.cuda.mem_get_info(device)
     if needed > free:
         raise InputError(
-            f"--preset {name} needs {needed / 2**30:,.0f} GiB with --optimizer {options.optimizer}, "
+            f"--preset {name} needs {needed / 2**30:,.0f} GiB with {options.optimizer}, "
             f"and {device} has {free / 2**30:.0f} GiB free: use a smaller one, such as 100M or 1M"
         )

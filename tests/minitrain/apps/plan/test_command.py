@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from functools import partial
 
 import pytest
 
+from minitrain.apps.plan import best
 from minitrain.apps.plan.options import shape_of
+from minitrain.apps.train import command as train_command
 from minitrain.errors import InputError
 from minitrain.measure.flops import flops_per_token
 from minitrain.measure.parameters import parameter_count
 from minitrain.model.config import PRESETS
+from minitrain.planning.hardware import find_chip
 from minitrain.planning.predict import count_runs, predict
+from minitrain.planning.search import legal_runs
 
 from ..command_line import minitrain
 
@@ -100,7 +105,28 @@ def test_a_plan_for_a_preset_and_a_price_of_ones_own():
     assert cost["usd"]["low"] < cost["usd"]["high"] and cost["kwh"] > 0
     done = run("--gpus", "8", "--price", "2-4", "--rank", "cost")
     assert done.returncode == 0, done.stderr
+    assert "minitrain train --preset llama3-8b --ranks" in done.stdout
     assert "█" in done.stdout and "--price" in done.stdout and "chip-hours" in done.stdout
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_the_printed_command_is_one_that_train_runs(model, monkeypatch):
+    """Of 50 legal plans, drawn: its options are accepted, and place every rank and sequence."""
+    asked = []
+    monkeypatch.setattr(train_command, "run", lambda job: asked.append(job.options) or ("", False))
+    shape, chip = shape_of(model), find_chip("H100-SXM-80GB")
+    plans = list(legal_runs(shape, chip, 32, 8192, 64, "bf16", 8))
+    commands = {best.train_command(model, run): run for run in random.Random(3).sample(plans, 50)}
+    commands.pop(None, None)
+    assert len(commands) > 10
+    for line, drawn in commands.items():
+        done = minitrain(
+            "train", *line.split("minitrain train ")[1].split(), "--out", "no-such-run"
+        )
+        assert done.returncode == 0, (line, done.stderr)
+        options, plan = asked[-1], drawn.plan
+        assert options.ranks == 32 and options.microbatch == plan.micro_batch, line
+        assert (options.zero, options.recompute) == (plan.zero, plan.recompute), line
 
 
 def test_the_front_as_json_as_a_picture_and_as_a_table(tmp_path):
