@@ -70,7 +70,6 @@ def merge_and_unload(model: nn.Module) -> nn.Module:
 
 def unload(model: nn.Module) -> nn.Module:
     """Takes the adapter away and returns the model as it was, its weights frozen."""
-    check_uncut(model)
     method = adaptation_of(model)
     if isinstance(method, FullMethod):
         raise InputError("full fine-tuning has changed the weights: load the model anew")
@@ -90,7 +89,6 @@ def unload(model: nn.Module) -> nn.Module:
 @contextmanager
 def disabled(model: nn.Module) -> Iterator[None]:
     """Inside the context, the model computes as before it was adapted, even if merged."""
-    check_uncut(model)
     if isinstance(adaptation_of(model), FullMethod):
         raise InputError("full fine-tuning leaves no model before it: load that one beside this")
     switches = [*adapted_layers(model).values()]
@@ -105,17 +103,7 @@ def disabled(model: nn.Module) -> Iterator[None]:
             switch.enabled = enabled
 
 
-def check_uncut(model: nn.Module) -> None:
-    """InputError for a model whose adapter is sharded over ranks: this rank has only a part."""
-    if getattr(model, "adapter_is_cut", False):
-        raise InputError(
-            "this model's adapter is cut over ranks: whole_adapter(bare, model, group) gives one "
-            "that can be saved, merged, taken off and switched off"
-        )
-
-
 def _check_mergeable(model: nn.Module) -> None:
-    check_uncut(model)
     method = adaptation_of(model)
     if method is None:
         raise InputError("there is nothing to merge: adapt(model, ...) or load_adapter(...) first")

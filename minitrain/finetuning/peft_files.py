@@ -28,7 +28,7 @@ from minitrain.finetuning.adapters.lora import LoRA, LoRAEmbedding
 from minitrain.finetuning.adapters.norm import TrainedModule
 from minitrain.finetuning.adapters.pissa import PiSSA
 from minitrain.finetuning.layer import adapted_layers, is_conv1d
-from minitrain.finetuning.merging import check_uncut, unload
+from minitrain.finetuning.merging import unload
 from minitrain.finetuning.methods import LoRAMethod, PrefixMethod
 from minitrain.finetuning.model import adapt, adaptation_of
 from minitrain.finetuning.peft_config import REMEDY, from_peft, to_peft
@@ -191,7 +191,6 @@ def _is_copy(stored: Tensor, own: Tensor) -> bool:
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     """All tensors of the adapter, under PEFT's names; views, except where the saved form differs
     from the one in memory: a prefix with an MLP, and PiSSA."""
-    check_uncut(model)
     method = adaptation_of(model)
     if isinstance(method, PrefixMethod):
         return {SOFT: model.soft_prompt.rows().detach()}

@@ -26,7 +26,7 @@ Shapes: n learned tokens  L layers  K key/value heads  C head size  M width of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -106,33 +106,26 @@ class Prefix(nn.Module):
 
 
 class PrefixKernel:
-    """A layer's attention kernel, given the prefix's keys and values before the sequence's.
+    """A layer's attention kernel, given the prefix's keys and values before the sequence's."""
 
-    `heads`: which key/value heads of the prefix a rank of tensor parallelism reads; None: all.
-    """
-
-    def __init__(
-        self, prefix: Prefix, layer: int, kernel: Kernel, heads: Sequence[int] | None = None
-    ) -> None:
-        self.prefix, self.layer, self.kernel, self.heads = prefix, layer, kernel, heads
+    def __init__(self, prefix: Prefix, layer: int, kernel: Kernel) -> None:
+        self.prefix, self.layer, self.kernel = prefix, layer, kernel
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """q (B, H, T, C), k and v (B, K, T, C), mask (..., T, n+T) -> (B, H, T, C)."""
         if not self.prefix.enabled:
             return self.kernel(q, k, v, mask)
         own = self.prefix.of_layer(self.layer)
-        if self.heads is not None:
-            own = (z[list(self.heads)] for z in own)
         keys, values = (z.to(k.dtype).expand(len(k), -1, -1, -1) for z in own)
         k, v = torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)  # (B, K, n+T, C)
         return self.kernel(q, k, v, mask)
 
 
-def add_prefix(model: Transformer, prefix: Prefix, heads: Sequence[int] | None = None) -> None:
+def add_prefix(model: Transformer, prefix: Prefix) -> None:
     """Puts the prefix before every layer, through the Transformer's slots, and keeps it as
     `model.soft_prompt`. `prefix`: any object with `of_layer`, `count` and `enabled`."""
     for layer, block in enumerate(model.blocks):
-        block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel, heads)
+        block.attention.kernel = PrefixKernel(prefix, layer, block.attention.kernel)
     model.soft_prompt = prefix
     model.look_around = Shifted(model.look_around, prefix.count, in_stream=False, switch=prefix)
 

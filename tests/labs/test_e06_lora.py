@@ -37,7 +37,6 @@ HIDDEN = (
     "minitrain/finetuning/adapters/bottleneck.py",
     "minitrain/finetuning/prompts.py",
     "minitrain/finetuning/many.py",
-    "minitrain/finetuning/tensor.py",
 )
 BF16 = torch.bfloat16
 LIKELY = {

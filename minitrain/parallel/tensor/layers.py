@@ -38,7 +38,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrain.errors import divide
+from minitrain.errors import InputError, divide
 from minitrain.model.attention.grouped_query import Attention
 from minitrain.model.mlp import MLP, swiglu
 from minitrain.model.norm import rms_norm
@@ -212,8 +212,7 @@ class TensorAttention(Attention):
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         k, v = share([(z.weight, z.bias) for z in (self.k, self.v)], self.shared)
         pairs = [(self.q.weight, self.q.bias), k, v]
-        made = column_linears(x, pairs, self.group, self.sequence)  # (B, T, H·C/N or K·C/N)
-        q, k, v = (z.with_beside(x, y) for z, y in zip((self.q, self.k, self.v), made))
+        q, k, v = column_linears(x, pairs, self.group, self.sequence)  # (B, T, H·C/N or K·C/N)
         return self.o(self.attend(q, self._as_read(k), self._as_read(v), turns, mask))
 
     def _as_read(self, z: Tensor) -> Tensor:
@@ -237,8 +236,7 @@ class TensorMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D), or (B, T/N, D) with `sequence` -> the same."""
         pairs = [(z.weight, z.bias) for z in (self.gate, self.up)]
-        made = column_linears(x, pairs, self.group, self.sequence)  # (B, T, F/N)
-        gate, up = (z.with_beside(x, y) for z, y in zip((self.gate, self.up), made))
+        gate, up = column_linears(x, pairs, self.group, self.sequence)  # (B, T, F/N)
         return self.down(swiglu(gate, up))
 
 
@@ -249,6 +247,8 @@ def tensor_parallel(model: Transformer, group: Group, sequence: bool = False) ->
     `vocabulary_parallel_loss`. An MLP of another kind than `MLP` (experts) stays whole.
     """
     config = model.config
+    if getattr(model, "adaptation", None) is not None:
+        raise InputError("this model's adapter would be lost: merge it before the model is cut")
     heads = heads_of(group.rank, group.size, config.heads, config.kv_heads)
     divide("features of the MLP", config.ffn_size, group.size)  # before anything is changed
     shared = shared_rows(group, heads, config.head_size)

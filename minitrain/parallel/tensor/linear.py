@@ -178,7 +178,7 @@ class ColumnLinear(CutLinear):
     """The rows `part` of a linear's matrix (F, D), which produce this rank's F/N features.
 
     Several are computed together (`column_linears`), so none of them can be wrapped by another
-    module. A side module may be attached: `beside(layer, x, y)` is then the layer's output.
+    module.
     """
 
     def __init__(
@@ -186,14 +186,10 @@ class ColumnLinear(CutLinear):
     ) -> None:
         super().__init__(group, sequence)
         self.weight, self.bias = (take_slice(p, part, "tp") for p in (linear.weight, linear.bias))
-        self.beside: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         (y,) = column_linears(x, [(self.weight, self.bias)], self.group, self.sequence)
-        return self.with_beside(x, y)
-
-    def with_beside(self, x: Tensor, y: Tensor) -> Tensor:
-        return y if self.beside is None else self.beside(self, x, y)
+        return y
 
 
 class RowLinear(CutLinear):
