@@ -51,8 +51,8 @@ class Part:
 
 
 PARTS = (
-    Part("techniques", ("minitrain",), 25_850, 21_000, ("minitrain/apps",), files=302),
-    Part("apps", ("minitrain/apps",), 6_000, 6_000, files=62),
+    Part("techniques", ("minitrain",), 25_740, 21_000, ("minitrain/apps",), files=302),
+    Part("apps", ("minitrain/apps",), 6_150, 6_000, files=62),
     Part("kit, grader and bench", ("labs/kit", "tests/grader", "tests/bench"), 12_960, 12_000),
     Part("tests", ("tests",), 77_300, 60_000, ("tests/grader", "tests/bench"), 346, whole=True),
 )
