@@ -377,7 +377,7 @@ ideas.rounding()
 # %% tags=["exercise"]
 def stochastic_round(x: torch.Tensor, generator=None) -> torch.Tensor:
     """x float32, any shape, unchanged -> a new bfloat16 tensor: one of x's two
-    neighbours, right in the mean, every element drawn independently. Numbers
+    neighbours, x on average, every element drawn independently. Numbers
     that BF16 has, inf and torch.nan stay as they are. Draws from `generator`,
     or without one from torch's own. About 3 lines."""
     ### BEGIN SOLUTION
@@ -639,7 +639,7 @@ tiles = {"tensor": None, "block": (1, 32)}
 
 
 def error(block, tile, size=None):
-    """Of one block, in the mean; with outliers of this size in block 0."""
+    """The mean of one block; with outliers of this size in block 0."""
     x = clean.clone()
     if size:
         x[:, 0] = size
@@ -1016,7 +1016,7 @@ from minitrain.precision.low_bit_linear import MXFP8, NVFP4, convert
 
 
 def kept_bytes(autocast, recipe=None):
-    """Of one forward: the activations that wait for backward."""
+    """The activations that one forward keeps for backward."""
     model, batch = build(config), next(iter(Loader(rows[0], B, seed=0)))
     model = convert(model, recipe) if recipe else model
     with MemoryLedger(model) as ledger:

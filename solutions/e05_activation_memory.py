@@ -54,7 +54,7 @@ def loss_of(model, tokens):
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 4 * (4 * 128 + 2 * 128 + 2 * 64 + 4 * 448)
-### LAB guess = None  # bytes a token and block, your guess
+### LAB guess = None  # bytes per token and block, your guess
 ### END SOLUTION
 lab.predict("block_bytes", guess, unit="B")
 
@@ -403,7 +403,7 @@ show.bars(
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 6
-### LAB guess = None  # layers a segment, your guess
+### LAB guess = None  # layers per segment, your guess
 ### END SOLUTION
 lab.predict("segment_length", guess)
 
@@ -613,8 +613,8 @@ def unbeaten(partials: list[tuple]) -> list[tuple]:
 
 
 def optimal_plan(layers: list, budget_bytes: float) -> list[Segment]:
-    """The plan whose repeated layers' `cost` is least, of those that fit (of
-    several, any); ValueError if none does. About 15 lines."""
+    """The plan that fits whose recomputed layers have the least `cost` in all
+    (of several, any); ValueError if none fits. About 15 lines."""
     ### BEGIN SOLUTION
     best = [[(0, 0, [])], *([] for _ in layers)]
     for start in range(len(layers)):

@@ -105,7 +105,7 @@ from minitrain.measure.clock import seconds_of
 
 
 def fastest(functions, repeats=None):
-    """The least seconds of each, in turn: what other programs add is left out."""
+    """The least seconds of each, in turn, which other programs disturb least."""
     found = dict.fromkeys(functions, math.inf)
     for _ in range(repeats or lab.size("timed")):
         for name, function in functions.items():
@@ -114,7 +114,7 @@ def fastest(functions, repeats=None):
 
 
 def one_pass(model, batch, tokens, before=48):
-    """A pass over so many new tokens of each text, behind those that were read."""
+    """A pass over so many new tokens of each text, after those already read."""
     cache = DenseCache.of(model, batch, room=before + tokens)
     read_on(model, torch.zeros(batch, before, dtype=torch.long), cache)
     new = torch.zeros(batch, tokens, dtype=torch.long)
@@ -604,7 +604,7 @@ best_length = lab.grade(best_length)
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 3
-### LAB guess = None  # tokens a pass, 1 to 5
+### LAB guess = None  # tokens per pass, 1 to 5
 ### END SOLUTION
 lab.predict("kept", guess)
 
@@ -1036,7 +1036,7 @@ lab.experiment("heads", right_heads)
 
 # %% tags=["experiment", "folded"]
 def grown(heads, lessons, nodes, chain=False):
-    """A proposer whose tree has so many nodes; a chain: the first guess of each head."""
+    """A proposer with a tree of so many nodes; a chain has each head's first guess."""
     best = best_tree(heads.accuracy(lessons), nodes)
     return Medusa(
         heads, [(0,) * depth for depth in range(1, nodes + 1)] if chain else best

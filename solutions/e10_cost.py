@@ -247,7 +247,7 @@ def state_bytes(
     per: tuple[int, int, int] = (2, 4, 12),
 ) -> tuple[float, float, float]:
     """Bytes on one rank of (weights, gradients, optimizer), which have `per`
-    bytes a parameter. About 3 lines."""
+    bytes per parameter. About 3 lines."""
     ### BEGIN SOLUTION
     shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
     return tuple(parameters * size / n for size, n in zip(per, shards))
@@ -353,7 +353,7 @@ show.draw_schedule(
 
 # %% tags=["exercise"]
 def activation_bytes(run: Run) -> float:
-    """What the first pipeline rank keeps for backward at its fullest. About 15
+    """Peak bytes that the first pipeline rank keeps for backward. About 15
     lines."""
     ### BEGIN SOLUTION
     plan, model, h = run.plan, run.model, run.model.hidden
@@ -812,9 +812,9 @@ def best_plans(
     the rest, dp · micro_batch dividing batch, zero 1 or 3 (no 3 with pp > 1),
     recompute none or full, micro_batch 1 2 4, sp where tp > 1, the rest as
     Plan() has it.
-    Fits: memory_of(run) is at most 92% of chip.memory. Each run is asked for
-    its memory once, and what fits, only that, timed once. Of equally fast ones
-    any. About 13 lines."""
+    A run fits if memory_of(run) is at most 92% of chip.memory. memory_of is
+    called once for each run, seconds_of once for each that fits and for no
+    other. Of equally fast ones any. About 13 lines."""
     ### BEGIN SOLUTION
     fitting = []
     sizes = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4)
@@ -1000,9 +1000,9 @@ ideas.pareto_front()
 
 # %% tags=["exercise"]
 def pareto(choices: list) -> list:
-    """Those that no other beats, fastest first; `choices`, perhaps empty, stays
-    as it is. A choice has .days and .usd; of two that are equal, one is enough.
-    About 5 lines."""
+    """The choices that no other beats, fastest first; `choices`, which may be
+    empty, is not changed. A choice has .days and .usd; of two equal ones, one
+    is enough. About 5 lines."""
     ### BEGIN SOLUTION
     front = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):

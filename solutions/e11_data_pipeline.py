@@ -322,9 +322,9 @@ ideas.s_curve()
 # %% tags=["exercise"]
 def candidate_pairs(signatures, bands: int, rows: int) -> list:
     """signatures (N, K) uint32, unchanged -> pairs (i, j) of numbers of pages, i < j,
-    none twice. Band k is the places from k * rows on; behind the last band places may be
-    left over. Of each bucket every page but the first is paired with the first. Pages
-    without shingles (2^32 - 1 in every place) meet nobody. About 9 lines of yours."""
+    none twice. Band k has the places from k * rows on; places after the last band may be
+    left over. In each bucket every page but the first is paired with the first. Pages
+    without shingles (2^32 - 1 in every place) are in no pair. About 9 lines of yours."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.data.plain:candidate_pairs
     ### END SOLUTION
@@ -643,7 +643,7 @@ planted = [
 
 
 def later_copies(text, order, length):
-    """(n,) bool: does a window of `length` that came before reach over this sign?"""
+    """(n,) bool: is this character in a window of `length` that occurred before?"""
     again, first = np.zeros(len(text), bool), {}
     run = None
     for before, start in zip([None, *order[:-1]], order):
@@ -663,7 +663,7 @@ def later_copies(text, order, length):
 
 
 def cut_passages(pages, length=100):
-    """Of each page how many characters were there before; a NUL and a number part pages."""
+    """Repeated characters of each page; NULs and a number separate the pages."""
     text = "".join(page + f"\0{i}\0" for i, page in enumerate(pages))
     symbols = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     again = later_copies(text, suffix_array(symbols), length)
@@ -1007,7 +1007,7 @@ Stream = lab.grade(Stream)
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 0.2
-### LAB guess = None  # nats a token
+### LAB guess = None  # nats per token
 ### END SOLUTION
 lab.predict("unread", guess)
 
@@ -1196,7 +1196,7 @@ lab.experiment("contamination", contamination)
 ### BEGIN SOLUTION
 row = contamination[0]
 flattered = (row["fresh"] - row["leaked"]) / 2
-### LAB flattered = None  # your answer, nats a token
+### LAB flattered = None  # your answer, nats per token
 ### END SOLUTION
 
 # %% tags=["grade"]

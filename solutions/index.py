@@ -3,7 +3,7 @@
 #
 # You will build the techniques that train large models in plain PyTorch, measure them, and be graded on the
 # mechanism: bytes held, bytes sent, communication that overlaps with computation. A laptop with two cores is enough. Run the next cell
-# (Shift+Enter) to see the map: an arrow leads from each lab to those that build on it, and a green border shows the points you have earned.
+# (Shift+Enter) to see the map: an arrow leads from each lab to those that build on it, and a green bar shows the share of its points that you have earned.
 
 # %% tags=["setup"]
 from minitrain.lab.notebook.overview import overview
