@@ -73,7 +73,7 @@ def share_of_loss(model, batch):
 
 # %% [markdown]
 # The loss is a mean over *all* tokens of a step, 2 million here: 4,096 microbatches of 512 tokens, of which we compute one
-# and divide its mean loss by 4,096. So each token's loss is divided by two million, and its gradients are as small, all the way back
+# and divide its mean loss by 4,096. So each token's loss is divided by two million, and its gradients carry this factor all the way back
 # through the model.
 #
 # **Predict**: what share of the gradients with respect to the outputs of the linear layers would FP16 round to zero? (From

@@ -152,14 +152,14 @@ show.lines(
 #
 # $$\min\!\left(1, \frac{p(x)}{q(x)}\right).$$
 #
-# Then $x$ is drafted and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. What is still missing to $p(x)$ is
+# Then $x$ is drafted and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. What $p(x)$ still lacks is
 # $p(x) - \min(p(x), q(x)) = (p(x) - q(x))_+$, with $(z)_+ = \max(z, 0)$. So after a rejection we draw a replacement from
 #
 # $$\frac{(p - q)_+}{\sum_x (p(x) - q(x))_+}.$$
 
 # %% [markdown]
 # Is that exact? A draft is rejected with probability $1 - \sum_x \min(p, q)$. Since $\sum_x p = 1$ and $p - \min(p, q) = (p - q)_+$, this
-# is $\sum_x (p - q)_+$, the denominator above. So $x$ is the replacement with probability $(p(x) - q(x))_+$, and the result in either way with
+# is $\sum_x (p - q)_+$, the denominator above. So $x$ is the replacement with probability $(p(x) - q(x))_+$, and the result, kept or replaced, is $x$ with probability
 #
 # $$\min(p(x), q(x)) + (p(x) - q(x))_+ = p(x).$$
 #
@@ -794,7 +794,7 @@ lab.experiment("passes", batches)
 
 # %% [markdown]
 # **Question**: by the formula, with the small model's acceptance rate from above, what is the smallest batch in this table at which four
-# drafts no longer pay? (0 if they pay at all.) A round takes four drafts, at the times of this table, and a pass over 5.
+# drafts no longer pay? (0 if they pay at every batch.) A round takes four drafts, at the times of this table, and a pass over 5.
 
 # %% tags=["question"]
 at = {(row["batch"], row["tokens"]): row for row in batches}

@@ -479,7 +479,7 @@ lab.answer("split", split)
 #
 # **Union-find** keeps a parent for each page, at first the page itself. Following parents leads to the page's *root*. A pair joins two
 # roots: the lower becomes the parent of the higher. Every search for a root shortens the path that it takes (*path compression*), so that
-# later searches are short: on average $O(\log n)$ steps per pair for $n$ pages
+# later searches are short: an amortised $O(\log n)$ steps per pair for $n$ pages
 # ([Tarjan and van Leeuwen 1984](https://doi.org/10.1145/62.2160)).
 
 # %%
@@ -998,7 +998,7 @@ Stream = lab.grade(Stream)
 # plant groups of stories that occur 1, 2, 4, … 128 times, and half of a test set, each story 8 times. One model is trained on the corpus as
 # it is, another on what your pipeline leaves of it, for the same number of steps.
 #
-# There is only one way for a model to be *below* the floor on a text: it has seen it.
+# Apart from chance, there is only one way for a model to be *below* the floor on a text: it has seen it.
 
 # %% [markdown]
 # **Predict**: more than half of what the first model reads are copies. On stories that *neither* model has read, by how many nats per token is
@@ -1153,7 +1153,7 @@ lab.answer("by_heart", by_heart)
 # training did not help with others: on stories that neither model has seen its loss is 0.11 nats higher after the same number of steps.
 #
 # Lee et al. (2022) report the same for C4: their model of 1.5 billion parameters, trained without duplicates, emits memorised
-# training text ten times less often, and needs fewer steps for the same accuracy. Ours needs about 10 copies to memorise a story.
+# training text ten times less often, and needs fewer steps for the same accuracy. Ours memorises a story between its 8th and its 16th copy.
 #
 # **Contamination** is the same problem with a different effect: the memorised text is the test.
 
