@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e04 · Mixed precision
 #
-# **Half the bytes of a number, or a quarter, or an eighth: what is lost, where it shows, and the devices that win it
-# back. You build all of them.**
+# **Numbers in half, a quarter or an eighth of the bytes: you see what precision is lost and where it hurts, and build the
+# techniques that win it back.**
 #
 # 105 minutes · CPU is enough · before: [e03 · ZeRO](e03_zero.ipynb) · [map of the course](index.ipynb)
 #
-# You build: dynamic loss scaling, master weights, stochastic rounding, the cast to FP8, block scales and delayed scales.
-# You end with this picture: one model trained in eight formats, over the floor that no model can beat.
+# You build: dynamic loss scaling, master weights, stochastic rounding, the cast to FP8, block scales and delayed scaling.
+# You end with this picture: one model trained in eight formats, and how far each ends above the floor that no model can beat.
 #
 # ![Held-out loss above the entropy floor of one small model in eight number formats: plain FP16 and plain BF16 stand far above the others](../labs/pictures/e04_mixed_precision.png)
 
@@ -18,27 +18,27 @@ from minitrain.lab import Lab, ideas, show
 lab = Lab("e04_mixed_precision")
 
 # %% [markdown]
-# ## 1 · Too small to be written
+# ## 1 · Underflow and loss scaling
 #
-# A floating-point number has a sign, an exponent and a mantissa. With $e$ the exponent and $f$ the fraction that the
-# mantissa's $m$ bits hold, it is
+# A floating-point number has a sign, an exponent and a mantissa. With the exponent $e$ and the fraction $f$, which the
+# mantissa's $m$ bits store, it is
 #
 # $$x = \pm\, 2^{e}\,(1 + f), \qquad f \in \left\{0, \tfrac{1}{2^m}, \tfrac{2}{2^m}, \dots\right\}.$$
 #
-# The exponent's bits say how *far* a format reaches, the mantissa's how *close* its numbers stand: from one power of two to
-# the next there are $2^m$ equal steps. Below the smallest normal exponent the steps shrink no further. These last numbers
+# The exponent bits determine the *range* of a format, the mantissa bits its *precision*: from one power of two to
+# the next there are $2^m$ equal steps. Below the smallest normal exponent the steps do not shrink further. These last numbers
 # before zero are called *subnormal*.
 
 # %%
 ideas.number_lines()
 
 # %% [markdown]
-# Above you see how far each of four formats reaches, below how close its numbers stand between 1 and 2. FP16 (5 bits of
-# exponent, 10 of mantissa) is precise, but narrow: its smallest number is the subnormal $2^{-14} \cdot 2^{-10} = 2^{-24}
-# \approx 6 \cdot 10^{-8}$, its largest 65,504. BF16 (8 and 7 bits) reaches as far as float32, and is coarse. Each
-# weakness has its own remedy: sections 1 and 2. E4M3 and E5M2 have eight bits; section 3 comes to them.
+# The upper part shows the range of four formats, the lower part how closely their numbers are spaced between 1 and 2. FP16 (5 bits of
+# exponent, 10 of mantissa) is precise, but its range is narrow: its smallest positive number is the subnormal $2^{-14} \cdot 2^{-10} = 2^{-24}
+# \approx 6 \cdot 10^{-8}$, its largest 65,504. BF16 (8 and 7 bits) has the range of float32, but is coarse. Each
+# weakness has its own remedy, in sections 1 and 2. E4M3 and E5M2 have eight bits: see section 3.
 #
-# The data are the stories of e01 again, with their exact floor: the entropy that no model can go below.
+# The data are the stories of e01 again, with their exact floor: the entropy that no model can beat.
 
 # %%
 from minitrain.data.corpus import make_corpus
@@ -73,10 +73,10 @@ def share_of_loss(model, batch):
 
 # %% [markdown]
 # The loss is a mean over *all* tokens of a step, 2 million here: 4,096 microbatches of 512 tokens, of which we compute one
-# and divide its mean loss by another 4,096. Each token's gradient carries this factor of one in two million, all the way back through
-# the model.
+# and divide its mean loss by 4,096. So each token's loss is divided by two million, and its gradients carry this factor all the way back
+# through the model.
 #
-# **Predict**: what share of the gradients that arrive at the outputs of the linear layers would FP16 round to zero? (From
+# **Predict**: what share of the gradients with respect to the outputs of the linear layers would FP16 round to zero? (From
 # 0 to 1.)
 
 # %% tags=["question"]
@@ -108,7 +108,7 @@ for exponent in range(0, 45, 4):
 lab.reveal("lost", underflow[0]["zero"])
 
 # %% [markdown]
-# The next cell is folded: it draws the sizes of all these gradients, as they are and multiplied by $2^{24}$.
+# The next cell is folded: it draws a histogram of the magnitudes of all these gradients, as they are and multiplied by $2^{24}$.
 
 # %% tags=["experiment", "folded"]
 with show.canvas() as (figure, ax):
@@ -130,34 +130,34 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: a number under half of the smallest, $2^{-25} \approx 3 \cdot 10^{-8}$, is rounded to zero, and three
-# quarters of the gradients are that small. The histogram also shows the remedy. The gradients span fewer powers of two than
-# FP16 does; they only lie in the wrong place, and all can be moved at once.
+# **Explain**: a number below half of the smallest one, $2^{-25} \approx 3 \cdot 10^{-8}$, is rounded to zero, and 78% of the gradients are
+# that small. The histogram also shows the remedy: the gradients span fewer powers of two than
+# FP16 does, but lie too low, and can all be shifted at once.
 #
 # Backward is linear. If the *loss* is multiplied by a scale $S$, every gradient is multiplied by $S$:
 #
 # $$\frac{\partial (S \cdot \mathrm{loss})}{\partial w} = S \cdot \frac{\partial\, \mathrm{loss}}{\partial w}.$$
 #
-# Divide the gradients by $S$ before the optimizer uses them, in float32, and nothing but the rounding has changed
+# Divide the gradients by $S$ in float32 before the optimizer uses them, and only the rounding has changed
 # ([Micikevicius et al. 2018](https://arxiv.org/abs/1710.03740)).
 
 # %% [markdown]
-# How is $S$ to be found in a run? A number that is too small disappears unnoticed. But one that is too large becomes inf, and one
-# inf in the gradients can be seen. So the scale is moved **upward until it is too large**. After an inf or nan in any gradient, the step is worthless
-# and is skipped, and $S$ is halved. After 2,000 finite steps in a row $S$ is doubled again: a search that fails costs one
+# How do you find $S$ during a run? A number that is too small disappears unnoticed. But one that is too large becomes inf, and an
+# inf in the gradients is easy to detect. So the scale is raised **until it is too large**. After an inf or nan in any gradient, the step is
+# useless and is skipped, and $S$ is halved. After 2,000 finite steps in a row $S$ is doubled again: if that was too much, it costs one
 # step in 2,000.
 #
-# With several ranks there is one trap. An inf may appear on one rank alone. If that rank skipped its step and the others did
-# not, their weights would part for ever. So all ranks must learn of it, by one number that is summed.
+# With several ranks there is one trap. An inf may appear on one rank only. If that rank skipped its step and the others did
+# not, their weights would differ from then on. So all ranks must know of it: they sum one number.
 
 # %% [markdown]
 # ### Exercise 1 · `LossScaler`
 #
 # Difficulty 3 of 5 · 15 minutes · 14 points
 #
-# After an inf or nan in a gradient the step is skipped and $S$ halved (times `backoff`). After `interval` finite steps in a row $S$
-# is doubled (times `growth`), and the count begins anew. **All ranks must skip together**, or their weights part. Whatever it
-# finds, `unscale` divides every gradient and calls `all_reduce` once.
+# After an inf or nan in a gradient the step is skipped and $S$ is multiplied by `backoff`. After `interval` finite steps in a row $S$
+# is multiplied by `growth`, and the count starts again. **All ranks must skip together**, or their weights diverge. Whatever it
+# finds, `unscale` divides every gradient and calls `all_reduce` exactly once.
 
 
 # %% tags=["exercise"]
@@ -201,31 +201,31 @@ LossScaler = lab.grade(LossScaler)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `unscale` does two things in one loop: divide, and note whether anything is not finite. A gradient may be None.
+# `unscale` does two things in one loop: divide, and record whether anything is not finite. A gradient may be None.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Keep the note in a tensor of one number, `found`, 0 or more; after the loop `all_reduce(found)`, always, on every rank.
-# Finite means that it is still 0. (Counting what is *right* fails: the sum over ranks is above 0 if one rank is fine.)
+# Record it in a tensor of one number, `found`, 0 or more; after the loop `all_reduce(found)`, always, on every rank.
+# All is finite if it is still 0. (Counting *finite* ranks fails: the sum is above 0 if a single rank is fine.)
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `found += (~p.grad.isfinite()).any()`. In `update`: count up or set to 0; not finite, `scale *= backoff`; count equal
-# `interval`, `scale *= growth` and the count is 0 again.
+# `(~p.grad.isfinite()).any()` can be added to `found`. In `update` the count goes up or back to 0; it also returns to 0 when it has
+# reached `interval`.
 #
 # </details>
 
 # %% [markdown]
-# Now record the table of scales that was measured above. It shows what your scaler has to find: a range with an end at both
+# Now record the table of scales measured above. It shows what your scaler has to find: a range that is limited on both
 # sides.
 
 # %% tags=["grade"]
 lab.experiment("underflow", underflow)
 
 # %% [markdown]
-# **Question**: the smallest scale in your table with which less than 1% becomes zero?
+# **Question**: what is the smallest scale in your table with which less than 1% becomes zero?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -253,11 +253,11 @@ show.table(
 lab.answer("smallest_scale", smallest_scale)
 
 # %% [markdown]
-# ## 2 · Too small to count
+# ## 2 · Updates lost to rounding
 #
-# BF16 reaches as far as float32 and needs no loss scale. Its weakness is of another kind.
+# BF16 has the range of float32 and needs no loss scale. Its weakness is a different one.
 #
-# **Predict**: BF16 weights, 100 steps of exactly 0.001 down from 1.0. Where does plain BF16 end?
+# **Predict**: a BF16 weight starts at 1.0 and takes 100 steps of exactly -0.001. Where does it end in plain BF16?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -267,27 +267,27 @@ guess = 0.9
 lab.predict("bf16_end", guess)
 
 # %% [markdown]
-# With 7 bits of mantissa there are 128 steps from one power of two to the next. Between $2^k$ and $2^{k+1}$ the numbers of
-# BF16 therefore lie
+# With 7 bits of mantissa there are 128 steps from one power of two to the next. So the spacing of BF16 numbers between $2^k$ and
+# $2^{k+1}$ is
 #
-# $$\Delta = 2^{k-7}$$
+# $$\Delta = 2^{k-7},$$
 #
-# apart: 0.0039 between ½ and 1, 0.0078 between 1 and 2. An optimizer's update lands somewhere between two of these numbers
-# and must be rounded to one of them. Training takes many small steps, and the smaller the learning rate becomes, the smaller a
-# part of the spacing each step is. There are two ways to keep such steps.
+# 0.0039 between ½ and 1, 0.0078 between 1 and 2. After an optimizer's update the weight is somewhere between two of these numbers
+# and must be rounded to one of them. Training takes many small steps, and as the learning rate decays, each step becomes a smaller and
+# smaller fraction of the spacing. There are two ways to keep such steps.
 
 # %% [markdown]
-# The first way remembers what rounding would lose. Keep a float32 copy of each weight, the *master*. With 23 bits of mantissa
-# its spacing is $2^{16} = 65{,}536$ times finer, so that small steps add up in it. The optimizer moves the masters. Forward and
-# backward see BF16 weights, which are the masters, rounded, and made anew after each step. If they were ever copied back, all
-# that the masters have gathered would be lost. The price is 4 bytes a parameter.
+# The first way keeps what rounding would lose. Store a float32 copy of each weight, the *master weight*. With 23 bits of mantissa
+# its spacing is $2^{16} = 65{,}536$ times finer, so small steps add up in it. The optimizer updates the masters. Forward and
+# backward use BF16 weights, which are the masters, rounded again after each step. If these were ever copied back to the masters, the
+# small steps accumulated there would be lost. The price is 4 bytes per parameter.
 
 # %% [markdown]
 # ### Exercise 2 · `MasterWeights`
 #
 # Difficulty 3 · 10 minutes · 10 points
 #
-# Keep a float32 copy, the *master*, of each weight. The optimizer moves masters; weights are masters, rounded.
+# Keep a float32 copy, the *master*, of each weight. The optimizer updates the masters; the weights are the masters, rounded.
 
 
 # %% tags=["exercise"]
@@ -332,52 +332,52 @@ MasterWeights = lab.grade(MasterWeights)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# A copy that is a leaf of its own: `p.detach().float().requires_grad_()`.
+# `p.detach().float().requires_grad_()` is a float32 copy and a leaf of its own.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# In `step`: every `master.grad` from `weight.grad.float()`, or None where that is None; then `self.optimizer.step()`; then
+# In `step`: set every `master.grad` to `weight.grad.float()`, or to None if that is None; then `self.optimizer.step()`; then update
 # the weights.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `weight.copy_(master)` rounds to the nearest BF16 number. Afterwards `master.grad = None`: 4 bytes a parameter less.
+# `weight.copy_(master)` rounds to the nearest BF16 number. Afterwards set `master.grad` to None, which frees 4 bytes per parameter.
 #
 # </details>
 
 # %% [markdown]
-# The second way needs no memory: round up or down *by chance*. Let $x$ lie between the neighbours $a$ and $a + \Delta$.
+# The second way needs no extra memory: round up or down *at random*. Let $x$ lie between the neighbours $a$ and $a + \Delta$.
 
 # %%
 ideas.rounding()
 
 # %% [markdown]
-# To the nearest, all sixteen roundings of the same $x$ go to the same side, and their error adds up. By chance, let it go up
-# with the probability $p = (x - a)/\Delta$. Then the mean is
+# With rounding to the nearest, all sixteen roundings of the same $x$ go to the same side, and their errors add up. *Stochastic rounding*
+# goes up with the probability $p = (x - a)/\Delta$. Then the mean is
 #
 # $$(1 - p)\,a + p\,(a + \Delta) = a + p\,\Delta = x.$$
 #
-# Each rounding is worse than the nearest, but their errors cancel ([Gupta et al. 2015](https://arxiv.org/abs/1502.02551)).
+# A single rounding may be worse than the nearest, but the errors cancel on average ([Gupta et al. 2015](https://arxiv.org/abs/1502.02551)).
 #
-# In bits this is easy. BF16 is float32 without its last 16 bits. Read as a whole number $r$, these bits say how far the way
-# up is: $p = r/2^{16}$. Add a random number $u$ from $0$ to $2^{16} - 1$ to them. The sum carries into the bits that stay if
-# $r + u \ge 2^{16}$: this is so for exactly $r$ of the $2^{16}$ values of $u$.
+# With bits this is easy. BF16 is float32 without its last 16 bits. Read as an integer $r$, these bits are the distance from
+# $a$ in units of $\Delta/2^{16}$, so $p = r/2^{16}$. Add a random integer $u$ from $0$ to $2^{16} - 1$ to them. The sum carries into the
+# remaining bits if $r + u \ge 2^{16}$, which holds for exactly $r$ of the $2^{16}$ values of $u$.
 
 # %% [markdown]
 # ### Exercise 3 · `stochastic_round`
 #
 # Difficulty 3 · 12 minutes · 8 points
 #
-# Round up or down by chance: what is ¾ of the way up goes up 3 times in 4. Random bits added to the last 16 carry into the others just
-# as often. (`x.view(torch.int32)` are a float's bits. What is cast to BF16 must have nothing left in its last 16.)
+# Round up or down at random: a number ¾ of the way up goes up 3 times in 4. Random bits added to the last 16 carry into the others
+# exactly as often. (`x.view(torch.int32)` reads a float's bits. Before the cast to BF16 the last 16 bits must be 0.)
 
 
 # %% tags=["exercise"]
 def stochastic_round(x: torch.Tensor, generator=None) -> torch.Tensor:
     """x float32, any shape, unchanged -> a new bfloat16 tensor: one of x's two
-    neighbours, right in the mean, every element drawn independently. Numbers
+    neighbours, x on average, every element drawn independently. Numbers
     that BF16 has, inf and torch.nan stay as they are. Draws from `generator`,
     or without one from torch's own. About 3 lines."""
     ### BEGIN SOLUTION
@@ -393,7 +393,7 @@ stochastic_round = lab.grade(stochastic_round)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `x.view(torch.int32)` are the bits, as integers, in x's own memory: add noise in a new tensor, then clear the last 16.
+# `x.view(torch.int32)` are the bits as integers, in x's own memory: add the noise into a new tensor, then clear the last 16 bits.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -403,12 +403,12 @@ stochastic_round = lab.grade(stochastic_round)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Back by `.view(torch.float32).to(torch.bfloat16)`: the cut bits are 0, so this last step rounds nothing.
+# Read the integers as float32 again with `view`, then cast. The cleared bits are 0, so this cast rounds nothing.
 #
 # </details>
 
 # %% [markdown]
-# **Experiment**: 100 steps of 0.001 down, in three ways, from seven weights (1,000 copies of each).
+# **Experiment**: 100 steps of -0.001 in three ways, from seven starting weights (1,000 copies of each).
 
 # %% tags=["experiment"]
 STEP, stall = 1e-3, []
@@ -448,7 +448,7 @@ show.lines(
 lab.experiment("stall", stall)
 
 # %% [markdown]
-# **Question**: the smallest start in your table that did not move at all?
+# **Question**: what is the smallest start in your table from which plain BF16 did not move at all?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -467,32 +467,32 @@ show.table(
 lab.answer("first_stall", first_stall)
 
 # %% [markdown]
-# **Explain**: from 1.0 down the spacing is $\Delta = 0.0039$. A step of 0.001 is less than half of it and rounds back to 1.0,
-# every time, a hundred times. The weight stands still, however long one trains.
+# **Explain**: just below 1.0 the spacing is $\Delta = 0.0039$. A step of 0.001 is less than half of it, so the result is rounded back to
+# 1.0, a hundred times. The weight does not move, however long you train.
 #
-# Just below ½ the spacing is 0.00195. Half of it is 0.00098, so that 0.001 is a little more, and is rounded to a whole
-# spacing: the weight goes twice as far. Masters err by their last rounding only, and stochastic rounding by noise that
+# Just below ½ the spacing is 0.00195. Half of it is 0.00098, a little less than 0.001, so each step is rounded to a whole
+# spacing: the weight moves twice as far as it should. With masters the only error is the last rounding; stochastic rounding has noise that
 # averages out.
 
 # %% [markdown]
-# **Takeaway**: of 100 steps down from 1.0, plain BF16 took none; masters ended at 0.8984, rounding by chance at 0.8996 in the
-# mean, where exactly 0.9 was due.
+# **Takeaway**: of 100 steps down from 1.0, plain BF16 took none; masters ended at 0.8984 and stochastic rounding at 0.8996 on
+# average, where 0.9 is exact.
 #
 # ## 3 · Eight bits
 #
-# Three formats are narrower still. **E4M3** has 4 bits of exponent and $m = 3$ of mantissa, and ends at 448. **E5M2** is
-# coarser, ends at 57,344, and serves gradients. **E2M1**, of four bits, has 0, ½, 1, 1½, 2, 3, 4, 6 and their negatives: no
-# others. The CPUs of this course do not compute with them. But what a number *loses* on the way into such a format can be computed anywhere, by
+# Three formats are narrower still. **E4M3** has 4 bits of exponent and $m = 3$ of mantissa, and its largest number is 448. **E5M2** is
+# coarser, reaches 57,344, and is used for gradients. **E2M1**, with four bits, has only 0, ½, 1, 1½, 2, 3, 4, 6 and their
+# negatives. Ordinary CPUs do not compute with them. But what a number *loses* when it is cast to such a format can be computed anywhere, by
 # rounding float32 numbers. This is what *emulated* means in this lab.
 
 # %% [markdown]
-# How is $x$ rounded to $m$ bits of mantissa? Find the power of two $2^e$ at or below $|x|$. Up to the next one there are
-# $2^m$ equal steps, so one step is $2^{e-m}$. Count $x$ in steps, round the count, and multiply back. Take $x = 0.3$ in E4M3:
+# How is $x$ rounded to $m$ bits of mantissa? Find the largest power of two $2^e$ that is at most $|x|$. Up to the next power there are
+# $2^m$ equal steps, so one step is $2^{e-m}$. Divide $x$ by the step, round, and multiply back. Take $x = 0.3$ in E4M3:
 #
 # $$e = -2, \quad \text{step} = 2^{-2-3} = \tfrac{1}{32}, \quad \frac{0.3}{1/32} = 9.6 \to 10, \quad \frac{10}{32} = 0.3125.$$
 #
-# The error is at most half a step, 1/16 or 6% of $x$. Below the smallest normal exponent, $2^{-6}$ for E4M3, $e$ stays where
-# it is: the steps shrink no more, and 6% no longer holds.
+# The error is at most half a step, which is at most $2^{-m-1} = 1/16$ or 6% of $|x|$. Below the smallest normal number, $2^{-6}$ in E4M3,
+# $e$ stays at -6: the steps do not shrink further, and the error can exceed 6%.
 
 # %%
 from dataclasses import dataclass
@@ -512,7 +512,7 @@ E4M3, E5M2, E2M1 = Form(3, -6, 448.0), Form(2, -14, 57344.0), Form(1, 0, 6.0)
 #
 # Difficulty 2 · 8 minutes · 12 points
 #
-# One function for all three formats: only the three numbers of a `Form` differ.
+# Write one function for all three formats: they differ only in the three numbers of a `Form`.
 
 
 # %% tags=["exercise"]
@@ -540,46 +540,46 @@ round_to = lab.grade(round_to)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# The bits 0x7F800000 of a float32 are its exponent. With all others 0 it is 2^e itself:
-# `(x.view(torch.int32) & 0x7F800000).view(torch.float32)`. (Or `torch.frexp`: it counts from ½, so e is one less.)
+# The bits 0x7F800000 of a float32 are its exponent. With all other bits 0 the number is 2^e itself:
+# `(x.view(torch.int32) & 0x7F800000).view(torch.float32)`. (Or use `torch.frexp`, whose exponent is e + 1.)
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Clamp 2^e from below by `2.0**form.smallest_exponent`: that makes the subnormal numbers, and 0.
+# Clamp 2^e from below at `2.0**form.smallest_exponent`: that takes care of the subnormal numbers and of 0.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `step = power * 2.0**-form.mantissa_bits`, then `(x / step).round() * step`. Dividing by a power of two rounds nothing.
+# The step is that power times `2.0**-form.mantissa_bits`. Division by a power of two is exact, so `round` is the only rounding.
 #
 # </details>
 
 # %% [markdown]
 # ## 4 · One scale, or many
 #
-# 448 is not far, and a tensor's numbers may lie anywhere. So each tensor is divided by a scale $s$ before the cast and
-# multiplied by it after the product. The scale that uses the format best sends the largest magnitude, amax, to the format's
+# 448 is not large, and a tensor's numbers may have any magnitude. So each tensor is divided by a scale $s$ before the cast, and the
+# product is multiplied by it afterwards. The scale that makes the best use of the format maps the largest magnitude, amax, to the format's
 # largest number:
 #
 # $$s = \frac{\mathrm{amax}}{448}, \qquad x \approx s \cdot \mathrm{round}\!\left(\frac{x}{s}\right).$$
 #
-# Then a single outlier decides for all. **Block scaling** keeps one scale for each tile, such as the 1 x 32 numbers of MXFP8.
-# The picture shows which other numbers share the outlier's scale.
+# Then a single outlier determines the scale of all numbers. **Block scaling** keeps one scale for each tile, such as the 1 x 32 numbers of
+# MXFP8. The picture shows which other numbers share the outlier's scale.
 
 # %%
 ideas.block_scales()
 
 # %% [markdown]
-# With one scale, all 63 other numbers are divided by the outlier's. With blocks of 1 x 4, only three are. The price is the
-# memory for the scales: one byte for 32 numbers in MXFP8, 3%.
+# With one scale, all 63 other numbers are divided by the outlier's scale. With blocks of 1 x 4, only three are. The price is the
+# memory for the scales: in MXFP8 one byte for 32 bytes of numbers, 3%.
 #
 # ### Exercise 5 · `fake_quantize`
 #
 # Difficulty 4 · 15 minutes · 8 points
 #
 # A tile's amax is its largest magnitude. The scale of a tile is amax / form.largest, however small that is, and 1 for a tile of
-# zeros. Divide by it, `round_to`, multiply back.
+# zeros. Divide by it, call `round_to`, multiply back.
 
 
 # %% tags=["exercise"]
@@ -607,23 +607,23 @@ fake_quantize = lab.grade(fake_quantize)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Make tiles a shape: (R/r, r, K/c, c). `torch.nn.functional.pad(x, (0, -K % c, 0, -R % r))` fills the edge.
+# View the matrix as tiles, with the shape (R/r, r, K/c, c). `torch.nn.functional.pad(x, (0, -K % c, 0, -R % r))` pads the edges first.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `padded.unflatten(1, (-1, c)).unflatten(0, (-1, r))`; the largest of each tile is `.abs().amax(dim=(1, 3))`, (R/r, K/c).
+# `padded.unflatten(1, (-1, c)).unflatten(0, (-1, r))` makes the tiles; `.abs().amax(dim=(1, 3))` is the amax of each, (R/r, K/c).
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `scale[:, None, :, None]` stands over its tile. Back: `.flatten(2, 3).flatten(0, 1)[:R, :K]`.
+# `scale[:, None, :, None]` broadcasts over the tiles. Two calls of `flatten` undo the two of `unflatten`; then cut off the padding.
 #
 # </details>
 
 # %% [markdown]
-# **Predict**: 64 rows of 8 blocks of 32 normal random numbers (mean 0, deviation 1); each row gets an outlier of 100,000 in
-# block 0. With one scale for all, by which factor does the mean error in the *other* blocks grow? (1: not at all.)
+# **Predict**: 64 rows have 8 blocks of 32 normal random numbers each (mean 0, standard deviation 1); each row gets an outlier of 100,000 in
+# block 0. With one scale for all, by what factor does the mean error in the *other* blocks grow? (1: not at all.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -639,7 +639,7 @@ tiles = {"tensor": None, "block": (1, 32)}
 
 
 def error(block, tile, size=None):
-    """Of one block, in the mean; with outliers of this size in block 0."""
+    """The mean of one block; with outliers of this size in block 0."""
     x = clean.clone()
     if size:
         x[:, 0] = size
@@ -676,36 +676,36 @@ show.lines(
 lab.experiment("outlier", outlier)
 
 # %% [markdown]
-# **Explain**: an outlier of 10,000 costs little, which surprises those who know integers. A float keeps its *relative* error
+# **Explain**: an outlier of 10,000 costs little, which is surprising if you know integer quantization. A float keeps its *relative* error
 # when it is divided by a scale, as long as it stays normal, and E4M3's normal numbers span a factor of
-# $448 / 2^{-6} = 28{,}672$: 10,000 fits in, 100,000 does not.
+# $448 / 2^{-6} = 28{,}672$: 10,000 is within it, 100,000 is not.
 #
-# An outlier of 100,000 makes $s = 10^5/448 = 223$. A number of size 1 becomes $1/223 = 0.0045$, below the smallest normal
-# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, and $223 \cdot 2^{-9} = 0.44$ after multiplying back. With an outlier of a million nearly all other numbers
-# fall to zero. Integers have no such reserve: all of their steps are equal.
+# An outlier of 100,000 makes $s = 10^5/448 = 223$. A number of size 1 becomes $1/223 = 0.0045$, below the smallest normal number
+# $2^{-6} = 0.0156$. There the steps are $2^{-9}$, which is $223 \cdot 2^{-9} = 0.44$ after multiplying back. With an outlier of a million the
+# step is 4.4, and nearly all other numbers become zero. Integers have no such reserve: all of their steps are equal.
 
 # %% [markdown]
-# **Takeaway**: an outlier of 100,000 made the error of the other blocks 6.1 times as large with one scale; with block scales no
+# **Takeaway**: an outlier of 100,000 made the error of the other blocks 6.1 times as large with one scale; with block scales not a single
 # bit outside its own block changed.
 
 # %% [markdown]
-# ## 5 · A scale from yesterday
+# ## 5 · Delayed scaling
 #
-# To scale a tensor, its largest number must be known, and for this the whole tensor must have been computed and read. Only then
-# can it be cast: it travels to memory and back twice. **Delayed scaling** saves the first reading. It takes the largest
-# magnitude of the last $H$ steps, over all microbatches *and all ranks*, and casts at once. Magnitudes change slowly from
-# step to step. What has grown since is clamped to the format's largest number.
+# To scale a tensor you must know its largest magnitude, and for this the whole tensor must have been computed and read. Only then
+# can it be cast, which reads it a second time. **Delayed scaling** avoids the first pass. It uses the largest
+# magnitude of the last $H$ steps, over all microbatches *and all ranks*, and casts immediately. Magnitudes change slowly from
+# step to step; numbers that have outgrown the scale are clamped to the format's largest.
 #
-# Activations, weights and gradients have magnitudes of their own, so each of these *roles* has its own history.
+# Activations, weights and gradients differ in magnitude, so each of these *roles* has its own history.
 
 # %% [markdown]
 # ### Exercise 6 · `AmaxHistory`
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# Write `amax`, which notes a magnitude and returns the one to scale by, and `roll`, which moves the history by one step.
-# Evaluation (`record=False`) scales in the same way, and notes nothing. A zero that was seen takes a row like any magnitude; only
-# a role that did not run has none. A past of zeros alone gives no scale: take `now`.
+# Write `amax`, which records a magnitude and returns the one to scale by, and `roll`, which moves the history by one step.
+# Evaluation (`record=False`) scales in the same way, but records nothing. A magnitude of zero takes a row like any other; only
+# a role that did not run takes none. If the past has only zeros, it gives no scale: use `now`.
 
 
 # %% tags=["exercise"]
@@ -752,30 +752,31 @@ AmaxHistory = lab.grade(AmaxHistory)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Microbatches: `torch.maximum(self.seen.get(role, now), now)`, never simply `now`.
+# A step has several microbatches: record `torch.maximum(self.seen.get(role, now), now)`, not simply `now`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The largest of the past is `self.past[:, role].max()`.
+# The largest magnitude of the past is `self.past[:, role].max()`. Return it if it is above 0.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# In `roll`, column by column: `self.past[1:, role] = self.past[:-1, role].clone()`, then row 0.
+# In `roll` go column by column: the rows move down by one (copy them with `clone` first, since source and target overlap), then set
+# row 0.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · The same model in eight formats
 #
-# Now everything meets. One small model is trained eight times from the same start on the same batches. Both operands of a
-# linear layer's three matmuls are rounded by *your* functions (for FP16 by the package's `emulate`), and products add up in
-# float32, as in tensor cores. So FP16, FP8 and FP4 are **emulated**: their loss is real, their speed is not. FP32 and BF16 are
-# this CPU's own.
+# Now you combine everything. One small model is trained eight times from the same start on the same batches. Both operands of a
+# linear layer's three matmuls are rounded by *your* functions (for FP16 by the package's `emulate`), and products are summed in
+# float32, as in tensor cores. So FP16, FP8 and FP4 are **emulated**: their loss is meaningful, their speed is not. FP32 and BF16 are
+# computed by the CPU itself.
 #
-# The next cell is folded. It has the linear layer that rounds its operands along the dimension that is summed over (so that
-# backward transposes first), and the two ways to choose scales: delayed, or by blocks.
+# The next cell is folded. It has the linear layer that rounds its operands along the dimension that is summed over (for which
+# backward transposes them first), and the two ways to choose scales: delayed, or by blocks.
 
 
 # %% tags=["experiment", "folded"]
@@ -834,7 +835,7 @@ def blocks_of(form, size):
 
 # %% [markdown]
 # One `train`, folded as well, serves all formats. It uses your scaler where a format needs one, your masters around the optimizer, and a
-# schedule that moves on after good steps only: a skipped step does not count.
+# learning-rate schedule in which a skipped step does not count.
 
 # %% tags=["experiment", "folded"]
 import time
@@ -907,8 +908,8 @@ for name, setting in tqdm(settings.items(), leave=False):
     formats.append({"format": name, **row})
 
 # %% [markdown]
-# First the scale of your `LossScaler`. It began at $2^{40}$, far too high. It falls while steps overflow, a halving for each
-# skipped step, and then rises after every 25 good ones until it is too high again. (Here a skipped batch is tried again; real
+# First the scale of your `LossScaler`. It began at $2^{40}$, far too high. It falls while steps overflow, halved for each
+# skipped step, and then rises after every 25 finite ones until it is too high again. (Here a skipped batch is tried again; real
 # runs drop it.)
 
 # %% tags=["experiment", "folded"]
@@ -959,12 +960,12 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: FP16 without a scale loses most of its gradients and stays 4.4 nats above the floor; with one it ends at 0.765, as
-# FP32. Plain BF16 stalls as the learning rate falls: 16% farther from the floor. With masters it is FP32's equal. FP4 costs about 7.5%.
+# **Explain**: FP16 without a scale loses most of its gradients and stays 4.4 nats above the floor; with one it ends at 0.765, like
+# FP32. Plain BF16 stalls as the learning rate falls, and ends 16% farther from the floor. With masters it equals FP32. FP4 costs about 7.5%.
 
 # %% [markdown]
-# **Question**: FP8 cost DeepSeek-V3 under 0.25% of the *loss* ([2412.19437](https://arxiv.org/abs/2412.19437), 3.3). How
-# many percent farther from the *floor* is your block FP8 than BF16 with masters?
+# **Question**: FP8 cost DeepSeek-V3 under 0.25% of the *loss* ([2412.19437](https://arxiv.org/abs/2412.19437), 3.3). By what
+# percentage is your block FP8 farther from the *floor* than BF16 with masters?
 
 # %% tags=["question"]
 show.table(
@@ -993,20 +994,21 @@ fp8_gap = 100 * (above["FP8, block"] / above["BF16, master"] - 1)
 lab.answer("fp8_gap", fp8_gap)
 
 # %% [markdown]
-# Over eight seeds we saw 0.0 to 1.2 percent. Of the loss itself a gap is about half that percentage, since half of the loss is floor.
+# Over eight seeds we saw 0.0 to 1.2 percent. As a percentage of the loss it is about half as much, since half of the loss is
+# the floor.
 #
-# One column may surprise: BF16 can be *slower* than FP32 here. A CPU without units for BF16 widens every operand, multiplies and
-# rounds again; and where it has them, the products of so small a model do not decide the time alone. What BF16 wins here is
-# memory (section 7), not time.
+# One column may surprise you: BF16 can be *slower* than FP32 here. A CPU without BF16 units converts every operand to float32, multiplies,
+# and rounds again; and even with them, matrix products are not all that takes time in so small a model. BF16 saves memory here (section 7), not time.
 #
 # **Takeaway**: in our run, scaled FP16, BF16 with masters and both kinds of FP8 ended within about 1% of FP32's distance
-# to the floor, 0.765 nats. Plain FP16 ended at 4.4 nats, plain BF16 16% farther than FP32, and each is mended by one device of yours.
+# to the floor, 0.765 nats. Plain FP16 ended 4.4 nats above the floor, plain BF16 16% farther than FP32; loss scaling cures the first, master
+# weights the second.
 
 # %% [markdown]
-# ## 7 · What is won
+# ## 7 · Memory saved
 #
 # The package's `MemoryLedger` counts what one forward keeps for backward: under autocast to BF16, and with the package's FP8
-# and FP4 layers, which really keep bytes and half bytes. (Weights, gradients and moments stay in float32.)
+# and FP4 layers, which really store one byte or half a byte per number. (Weights, gradients and moments stay in float32.)
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
@@ -1014,7 +1016,7 @@ from minitrain.precision.low_bit_linear import MXFP8, NVFP4, convert
 
 
 def kept_bytes(autocast, recipe=None):
-    """Of one forward: the activations that wait for backward."""
+    """The activations that one forward keeps for backward."""
     model, batch = build(config), next(iter(Loader(rows[0], B, seed=0)))
     model = convert(model, recipe) if recipe else model
     with MemoryLedger(model) as ledger:
@@ -1047,14 +1049,14 @@ lab.experiment("memory", memory)
 
 # %% [markdown]
 # **Explain**: 5.47 MB in FP32 became 4.31 under autocast to BF16, 3.86 with FP8 layers and 3.58 with FP4: not a half, a
-# quarter and an eighth. Only the operands of products are narrow. Norms, logits and the sums from block to block stay in
-# float32, and this model's logits (512 for each token, beside a width of 64) alone are a megabyte.
+# quarter and an eighth. Only the operands of products are narrow. Norms, logits and the residual stream stay in
+# float32, and this model's logits alone (512 per token, compared with a width of 64) take a megabyte.
 #
-# > **On GPUs.** By the makers' numbers tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast as BF16 (since
-# > Hopper), FP4 faster still (Blackwell). This lab runs on the CPU, whatever the machine has. The package's `QuantizedLinear` calls FP8 units
-# > where it can.
+# > **On GPUs.** By the vendors' figures tensor cores multiply BF16 twice as fast as TF32, FP8 twice as fast as BF16 (since
+# > Hopper), FP4 faster still (Blackwell). This lab runs on the CPU, whatever the machine has. The package's `QuantizedLinear` uses FP8 units
+# > if there are any.
 #
-# Next, [e05 · Activation memory](e05_activation_memory.ipynb): what no format shrinks enough is computed twice.
+# Next, [e05 · Activation memory](e05_activation_memory.ipynb): tensors that no format makes small enough are recomputed instead of kept.
 
 # %%
 lab.score(read="minitrain/precision/loss_scaling.py")

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # e05 · Activation memory
 #
-# **Backward needs what forward computed. You forget it and compute it again, choose what to keep, cut a chain of layers for
-# any byte budget, and write the attention that never holds an L x L tensor: its memory falls from L² to L.**
+# **Backward needs what forward computed. You discard it and recompute it, choose what to keep, split a chain of layers for
+# any byte budget, and write attention that never holds an L x L tensor: its memory falls from L² to L.**
 #
 # 165 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
-# You build: checkpointing with replayed random numbers, a selective policy, the best placement for a budget, and tiled
+# You build: checkpointing with replayed random numbers, a selective policy, the best checkpoints for a budget, and tiled
 # attention with its backward. You end with this picture.
 #
 # ![Peak bytes of attention against length from 128 to 2048: the naive curve grows fourfold with each doubling, the tiled one twofold](../labs/pictures/e05_activation_memory.png)
@@ -18,14 +18,14 @@ from minitrain.lab import Lab, ideas, show
 lab = Lab("e05_activation_memory")
 
 # %% [markdown]
-# ## 1 · Forget, and compute again
+# ## 1 · Discard and recompute
 #
-# Backward cannot do without the forward's numbers. Take a product $Y = XW$. The gradient of its weights is
-# $\partial W = X^\top \, \partial Y$, so the *input* $X$ has to be there when $\partial Y$ arrives. A softmax,
-# $p = \mathrm{softmax}(s)$, has $\partial s = p \odot (\partial p - \sum p \, \partial p)$, so its *output* has to be there.
+# Backward needs numbers from the forward pass. Take a product $Y = XW$. The gradient of its weights is
+# $\partial W = X^\top \, \partial Y$, so the *input* $X$ must still be in memory when $\partial Y$ arrives. A softmax,
+# $p = \mathrm{softmax}(s)$, has $\partial s = p \odot (\partial p - \sum p \, \partial p)$, so its *output* must be.
 #
-# Autograd keeps all the tensors that backward will ask for: the *activations*. Weights have a fixed size, but activations grow
-# with the batch, with the length of the text and with the depth of the model, and they soon outweigh everything else.
+# Autograd saves all the tensors that backward will use: the *activations*. Weights have a fixed size, but activations grow
+# with the batch, the sequence length and the depth of the model, and they soon outweigh everything else.
 
 # %% [markdown]
 # We take the small Llama of [e01](e01_baseline.ipynb), with 8 blocks.
@@ -47,20 +47,20 @@ def loss_of(model, tokens):
 
 # %% [markdown]
 # **Predict**: a block of this model takes a vector of $D = 128$ numbers for each token: 512 bytes in float32. How many
-# bytes does the block save for backward, for each token? Its attention is one fused operation, with 4 query heads and
+# bytes does the block save for backward per token? Its attention is one fused operation, with 4 query heads and
 # 2 key/value heads of 32 numbers each. Its MLP computes $\mathrm{down}(\mathrm{silu}(\mathrm{gate}(x)) \cdot
 # \mathrm{up}(x))$ and is 448 numbers wide.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 4 * (4 * 128 + 2 * 128 + 2 * 64 + 4 * 448)
-### LAB guess = None  # bytes a token and block, your guess
+### LAB guess = None  # bytes per token and block, your guess
 ### END SOLUTION
 lab.predict("block_bytes", guess, unit="B")
 
 # %% [markdown]
-# The package's `MemoryLedger` knows which tensors are held, and for what. A block's bytes are those of a
-# model with two blocks less those of a model with one.
+# The package's `MemoryLedger` knows which tensors are held, and what for. A block's bytes are those of a
+# model with two blocks minus those of a model with one.
 
 
 # %%
@@ -76,50 +76,50 @@ block_bytes = (saved_bytes(two, tokens) - saved_bytes(one, tokens)) / (B * T)
 lab.reveal("block_bytes", block_bytes, config=config)
 
 # %% [markdown]
-# **Explain**: the block's own input and output are the smaller part. Every step inside the block
-# keeps its input, its output or both: 10,776 bytes for each token, 21 times the block's input. Section 2 takes this
-# number apart.
+# **Explain**: the block's own input is the smaller part. Nearly every operation inside the block
+# saves its input, its output or both: 10,776 bytes per token, 21 times the block's input. Section 2 breaks this
+# number down.
 #
-# *Checkpointing* ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) makes a different bargain. Of a function, it keeps
-# the **inputs** only. When backward comes by, it runs the function a second time, and then runs the backward of this second
-# run. The picture shows a chain of six layers, each of which saves four units, one of them its input. The handle changes
+# *Checkpointing* ([Chen et al. 2016](https://arxiv.org/abs/1604.06174)) trades compute for memory. It keeps only a function's
+# **inputs**. When backward needs more, it runs the function a second time, and then the backward of this second
+# run. The picture shows a chain of six layers, each of which saves four units, one of them its input. The slider changes
 # what is kept.
 
 # %%
 ideas.recomputation()
 
 # %% [markdown]
-# If everything is kept, each forward (blue) adds four units, and the most is held at the
+# If everything is kept, each forward (blue) adds four units, and the peak is at the
 # turn from forward to backward: $6 \cdot 4 = 24$.
 #
-# If inputs only are kept, each forward adds one unit. At the turn, the last layer runs again (orange) and makes the other
-# three units that its backward (green) needs. Then all four go away. At no time do two layers have
-# their four units at once, and the peak is $5 \cdot 1 + 4 = 9$. The price: six orange bars, one
+# If only inputs are kept, each forward adds one unit. At the turn, the last layer runs again (orange) and makes the other
+# three units that its backward (green) needs. Then all four are freed. No two layers ever hold
+# their four units at the same time, and the peak is $5 \cdot 1 + 4 = 9$. The price is six orange bars: one
 # more forward.
 
 # %% [markdown]
-# Two things have to be true of the second run.
+# The second run must satisfy two conditions.
 #
-# First, its **gradients must be those of the first run**. The inputs that were kept still belong to the graph of whatever
-# made them. If the repetition were joined to that graph, its backward would run on into it, and everything before the
-# function would get its gradient twice. So the repetition starts from inputs that are cut off from their past. The gradient
-# that arrives at them is handed back.
+# First, its **gradients must be those of the first run**. The saved inputs still belong to the graph of the operations that
+# made them. If the recomputation were connected to that graph, its backward would continue into it, and everything before the
+# function would get its gradient twice. So the recomputation starts from detached inputs, and the gradients
+# that arrive at them are returned.
 #
 # Second, its **random numbers must be those of the first run**. Dropout draws a mask. With a new mask, backward would
-# belong to another function than the one whose loss was computed.
+# differentiate a function other than the one whose loss was computed.
 
 # %% [markdown]
 # ### Exercise 1 · `Checkpoint`
 #
 # Difficulty 4 of 5 · 20 minutes · 14 points
 #
-# Inside `forward` autograd records nothing: hold the inputs by `ctx.save_for_backward`, and return the result. `backward`
-# detaches the inputs, repeats the function with recording, and runs the backward of this repetition as a whole: the weights
+# Inside `forward` autograd records nothing: keep the inputs with `ctx.save_for_backward`, and return the result. `backward`
+# detaches the inputs, runs the function again with recording, and runs the backward of this second run as a whole, so that the weights
 # inside the function get their gradients, too.
 #
-# Dropout must drop the same elements again: forward sets no seed of its own; backward replays the generator's state,
-# and leaves it afterwards as it found it. Several functions may wait for their backward at once, and a ready-made checkpoint
-# (`torch.utils.checkpoint`) is not the exercise.
+# Dropout must drop the same elements again: forward sets no seed of its own; backward restores the generator state of its forward,
+# and afterwards leaves the generator as it found it. Several functions may be waiting for their backward at once. Do not use a
+# ready-made checkpoint (`torch.utils.checkpoint`).
 
 
 # %% tags=["exercise"]
@@ -155,26 +155,26 @@ Checkpoint = lab.grade(Checkpoint)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `ctx` is a notebook for backward: `ctx.function = function`. Tensors go through `ctx.save_for_backward(*inputs)` and come
-# back as `ctx.saved_tensors`. `torch.get_rng_state()` says where the generator stands.
+# `ctx` carries data to backward: `ctx.function = function`. Tensors go through `ctx.save_for_backward(*inputs)` and come
+# back as `ctx.saved_tensors`. `torch.get_rng_state()` returns the generator's state.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
 # `x.detach().requires_grad_(x.requires_grad)` makes a fresh leaf: after `torch.autograd.backward(out, gradient)` its
-# gradient is `x.grad`, and the parameters inside the function have theirs too.
+# gradient is in `x.grad`, and the parameters inside the function have theirs, too.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `with torch.random.fork_rng(devices=[]), torch.enable_grad():` around `torch.set_rng_state(…)` and the repetition: at its
-# end the generator is back. Return `None, *(x.grad for x in inputs)`.
+# `with torch.random.fork_rng(devices=[]), torch.enable_grad():` restores the generator at its end: set the saved state and run the
+# function inside it. The function itself is an argument of forward, too: its gradient is `None`.
 #
 # </details>
 
 # %% [markdown]
-# Now all blocks of the model run in *your* `Checkpoint`. The same operations run on the same numbers, so the gradients must
-# agree in every bit.
+# Now every block of the model runs in *your* `Checkpoint`. The same operations run on the same numbers, so the gradients must
+# agree bit for bit.
 
 
 # %% tags=["nbval-check-output"]
@@ -197,16 +197,16 @@ for name, each in [("plain", plain), ("yours", forgetful)]:
     print(f"{name}: {held} saved for backward")
 
 # %% [markdown]
-# **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, and no gradient moved by a bit. The factor is not
-# 21 because logits and loss, which no block holds, are saved as before.
+# **Takeaway**: 22.9 MB saved for backward became 1.84 MB, 12 times less, with bit-identical gradients. The factor is not
+# 21 because the logits and the loss, outside the blocks, are saved as before.
 
 # %% [markdown]
-# ## 2 · Keep what is dear
+# ## 2 · Keep what is expensive
 #
-# Section 1 forgot everything inside a block. But some of these tensors were dear to compute, and some are only large. The
-# picture lists them in the order of forward. $D = 128$
-# is the width of the stream between blocks. $HC$ is the width of all queries, $H = 4$ heads of $C = 32$ numbers, and
-# $KC$ with $K = 2$ that of all keys. $F = 448$ is the width of the MLP. Move the slider from `none` to `selective` and
+# Section 1 discarded everything inside a block. But some of these tensors are expensive to compute, and others are only large. The
+# picture lists them in the order of the forward pass. $D = 128$
+# is the width of the residual stream. $HC$ is the width of all queries, $H = 4$ heads of $C = 32$ numbers;
+# $KC$, with $K = 2$, that of all keys. $F = 448$ is the width of the MLP. Move the slider from `none` to `selective` and
 # to `full`.
 
 # %%
@@ -214,24 +214,23 @@ ideas.block_tensors()
 
 # %% [markdown]
 # With `none`, the blue bars add up to $4D + 2HC + 2KC + 4F$ numbers. There are $H + 2$ more in float32, too few for a
-# bar: a log-sum of each head's softmax, and the root mean square of each norm. At $4$ bytes a number this gives your block
-# of section 1:
+# bar: the log-sum-exp of each head's softmax, and one number for each of the two norms. At $4$ bytes each this gives the bytes of section 1:
 #
-# $$4\,(4 \cdot 128 + 2 \cdot 128 + 2 \cdot 64 + 4 \cdot 448) + 4\,(4 + 2) = 10{,}776 \text{ bytes a token.}$$
+# $$4\,(4 \cdot 128 + 2 \cdot 128 + 2 \cdot 64 + 4 \cdot 448) + 4\,(4 + 2) = 10{,}776 \text{ bytes per token.}$$
 #
 # Two thirds of it are the four tensors of width $F$. Two of these, $\mathrm{silu}(\mathrm{gate})$ and its product with
-# $\mathrm{up}$, follow from the other two without any matmul, by a few operations for each number.
+# $\mathrm{up}$, can be computed from the other two without any matmul, with a few operations per number.
 
 # %% [markdown]
-# How dear is a tensor to make? Let an operation make results of 4 bytes each, and let each result be a sum over $n$
+# How expensive is a tensor? Let an operation compute numbers of 4 bytes, each of them a sum of $n$
 # products. A product and its addition are 2 FLOPs, so the operation costs
 #
-# $$\frac{2n \text{ FLOPs}}{4 \text{ bytes}} = \frac{n}{2} \text{ FLOPs for each byte of its result.}$$
+# $$\frac{2n \text{ FLOPs}}{4 \text{ bytes}} = \frac{n}{2} \text{ FLOPs per byte of its result.}$$
 #
-# A product with weights sums over $n = D$ or $n = F$: 64 or 224 FLOPs a byte. The scores $QK^\top$ sum over one head only,
-# $n = C = 32$: 16 FLOPs a byte. An activation has no product at all. The next cell counts what
+# A product with weights has $n = D$ or $n = F$: 64 or 224 FLOPs per byte. The scores $QK^\top$ sum over one head only,
+# $n = C = 32$: 16 FLOPs per byte. An activation function has no such sum. The next cell counts what
 # the operations of a block cost, once with fused attention and once with attention *written out*, where the scores
-# are a tensor (`bmm` is the batched product).
+# are a tensor (`bmm` is a batched matrix product).
 
 # %% tags=["experiment"]
 from minitrain.measure.operations import operations_of
@@ -276,22 +275,22 @@ for name, kernel in [("fused", attention), ("written out", attention_naive)]:
     )
 
 # %% [markdown]
-# **Explain**: the steps that work number by number (`mul`, `add`, `silu`) make over half of the bytes and cost no product:
-# *repeat* them. `mm`, the products with weights, cost 79 FLOPs for a byte: *keep* them. The two
-# `bmm` cost 26 on average (16 for the scores, 64 for weights times values), the fewest of all products, and the scores grow
+# **Explain**: the elementwise operations (`mul`, `add`, `silu`) make over half of the bytes and contain no matrix product:
+# *repeat* them. `mm`, the products with weights, cost 79 FLOPs per byte: *keep* them. The two
+# `bmm` cost 26 on average (16 for the scores, 64 for weights times values), the least of all products, and the scores grow
 # with the square of the length: *repeat* them. The fused kernel does the FLOPs
-# of both `bmm` and writes the result only, at 128 FLOPs a byte: *keep* its result.
+# of both `bmm` and writes only the result, 128 FLOPs per byte: *keep* it.
 #
-# This choice is [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)'s *selective recomputation*. The package asks a
-# function of yours for each operation whether its result is to be kept, and repeats all the others.
+# This idea is [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)'s *selective recomputation*. For each operation the package
+# calls a function of yours to decide whether to keep its result, and repeats all others.
 
 # %% [markdown]
 # ### Exercise 2 · `keep`
 #
 # Difficulty 2 · 5 minutes · 8 points
 #
-# A *policy*: asked for each operation, such as `torch.ops.aten.mm.default`, whether its result is kept. `op.overloadpacket.__name__`
-# is `"mm"`. The fused kernel's name begins with `_scaled_dot_product_`; what follows depends on the machine.
+# A *policy* decides for each operation, such as `torch.ops.aten.mm.default`, whether its result is kept. Its
+# `op.overloadpacket.__name__` is `"mm"`. The fused kernel's name begins with `_scaled_dot_product_`; the rest depends on the machine.
 
 
 # %% tags=["exercise"]
@@ -311,7 +310,7 @@ keep = lab.grade(keep)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `op.overloadpacket.__name__` is a string. Compare it with the names you want, whole: `"mm"` is also a part of `"bmm"`.
+# `op.overloadpacket.__name__` is a string. Compare whole names: `"mm"` is also a part of `"bmm"`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -321,12 +320,12 @@ keep = lab.grade(keep)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `return name in ("mm", "addmm") or name.startswith("_scaled_dot_product_")`
+# `name.startswith(…)` recognises every fused kernel. Keep nothing else.
 #
 # </details>
 
 # %% [markdown]
-# **Experiment**: the bytes saved for each token and block, measured by the ledger, against the closed form of the picture's
+# **Experiment**: the bytes saved per token and block, measured by the ledger, against the closed form for the picture's
 # three positions:
 #
 # | recompute | numbers in the model's format | numbers in float32 |
@@ -379,37 +378,37 @@ show.bars(
 )
 
 # %% [markdown]
-# **Takeaway**: selective recomputation repeats no matmul and spares 43% of the bytes (6,160 instead of 10,776); full keeps
+# **Takeaway**: selective recomputation repeats no matmul and saves 43% of the bytes (6,160 instead of 10,776); full keeps
 # 512, one in 21.
 #
-# Korthikanti's formula for a GPT is the same sum. With $b$ texts of $s$ tokens, width $h$ and $a$ heads, a layer in 16 bits
+# Korthikanti's formula for a GPT is the same kind of sum. With $b$ sequences of $s$ tokens, width $h$ and $a$ heads, a layer in 16 bits
 # saves
 #
 # $$s\,b\,h \left(34 + \frac{5\,a\,s}{h}\right) \text{ bytes.}$$
 #
-# The second term is attention written out. For GPT-3 ($a = 96$, $s = 2{,}048$, $h = 12{,}288$) it is 80 beside the 34: more than
-# two thirds of the memory. Fused attention drops it, which is why our formula for a Llama has no term with the square of the
+# The second term is attention written out. For GPT-3 ($a = 96$, $s = 2{,}048$, $h = 12{,}288$) it is 80, compared with 34: 70% of
+# the memory. Fused attention removes it, which is why our formula for a Llama has no term with the square of the
 # length.
 
 # %% [markdown]
-# ## 3 · Where to cut
+# ## 3 · Where to put checkpoints
 #
-# So far each block was repeated by itself. But a repeated piece may be longer. A *segment* of $k$ layers keeps the input of
-# its first layer only, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. But when
-# backward reaches a segment, the segment runs again as a whole, and for that moment *all* that its $k$ layers save is held.
+# So far each block was recomputed by itself. But a recomputed piece may be longer. A *segment* of $k$ layers keeps only the input of
+# its first layer, so that a model of $L$ layers holds $L/k$ inputs after forward instead of $L$. But when
+# backward reaches a segment, the whole segment runs again, and during that time *everything* that its $k$ layers save is held.
 #
-# **Predict**: 36 linear layers, each of which saves its input and nothing else. Cut into equal segments: of how many
-# layers each is the peak lowest?
+# **Predict**: 36 linear layers, each of which saves its input and nothing else, are divided into equal segments. How many layers
+# per segment give the lowest peak?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 6
-### LAB guess = None  # layers a segment, your guess
+### LAB guess = None  # layers per segment, your guess
 ### END SOLUTION
 lab.predict("segment_length", guess)
 
 # %% [markdown]
-# The picture shows 16 such layers: what is held after forward, and while the last segment runs back. Two
+# The picture shows 16 such layers: what is held after forward, and during the backward of the last segment. Two
 # segments of 8 hold $1 + 8 = 9$ boxes: the first one's input and the second's 8 layers.
 # Move the slider from no segments to 16.
 
@@ -417,9 +416,9 @@ lab.predict("segment_length", guess)
 ideas.checkpoints()
 
 # %% [markdown]
-# A *plan* is a list of segments. A segment's mode is `"full"` if it is repeated, and
-# `"none"` if all that its layers save is kept. A `Layer` says what one layer costs: the bytes of its
-# input, the bytes that it saves (its input included), and the work of its forward in any unit. (Its last three fields are not needed
+# A *plan* is a list of segments. A segment's mode is `"full"` if it is recomputed, and
+# `"none"` if everything its layers save is kept. A `Layer` has the costs of one layer: the bytes of its
+# input, the bytes that it saves (its input included), and the work of its forward in any unit. (The last three fields are not needed
 # here.)
 
 # %%
@@ -440,17 +439,17 @@ class Segment(NamedTuple):
 print(fill(str(Layer(input_bytes=1, saved_bytes=21, cost=1)), 80))
 
 # %% [markdown]
-# What is the peak of such a plan? Backward goes through the segments from the last to the first, so take any one of them and
-# ask what is held at its own backward. The segments *after* it have had their backward, and are gone. The segments *before*
-# it still wait, each with what forward left of it. And the segment itself has all that its layers save, whether this was kept
-# or has just been made again. The peak of the plan is the largest of these sums over all segments.
+# What is the peak of such a plan? Backward goes through the segments from the last to the first. Take any one of them: what
+# is held at its backward? The segments *after* it have had their backward, and their memory is free. The segments *before*
+# it still hold what they keep. And the segment itself holds everything that its layers save, whether this was kept
+# or has just been recomputed. The peak of the plan is the largest of these sums over all segments.
 
 # %% [markdown]
 # ### Exercise 3 · `plan_peak`
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Walk the segments, with a running sum of what they hold after forward: a segment leaves its first input ("full") or
+# Go through the segments with a running sum of what they hold after forward: a segment keeps its first input ("full") or
 # everything ("none").
 
 
@@ -476,24 +475,23 @@ plan_peak = lab.grade(plan_peak)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `layers[segment.start : segment.stop]` are a segment's layers; the sum of their `saved_bytes` is what it has at its own
-# backward.
+# `layers[segment.start : segment.stop]` are a segment's layers; at its own backward it holds the sum of their `saved_bytes`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `peak = max(peak, held + everything)` first, then let `held` grow by what the segment leaves behind.
+# `peak = max(peak, held + everything)` first, then add what the segment keeps to `held`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `held += inside[0].input_bytes if segment.mode == "full" else everything`: one input a segment, not one a layer.
+# A "full" segment adds one input to `held`, its first layer's, and not one for each layer.
 #
 # </details>
 
 # %% [markdown]
-# Now 36 linear layers run in your `Checkpoint`, in segments of each length that divides 36. The ledger measures the peak, and
-# your `plan_peak` predicts it. A layer's input has 256 rows of 64 numbers, 65.5 kB.
+# Now 36 linear layers run in your `Checkpoint`, in segments of every length that divides 36. The ledger measures the peak, and
+# your `plan_peak` predicts it. A layer's input has 256 rows of 64 numbers: 65.5 kB.
 
 # %% tags=["experiment"]
 depth, width, rows = 36, 64, 256
@@ -544,19 +542,19 @@ best = min(segments, key=lambda row: row["peak_bytes"])["length"]
 lab.reveal("segment_length", best, layers=depth)
 
 # %% [markdown]
-# **Explain**: let $L$ be the number of layers, $k$ the layers of a segment, $I$ the bytes of an input and $A$ the bytes that
-# a layer saves. There are $L/k$ inputs, and in the worst moment $k$ layers' savings:
+# **Explain**: let $L$ be the number of layers, $k$ the layers per segment, $I$ the bytes of an input and $A$ the bytes that
+# a layer saves. There are about $L/k$ inputs, and at worst, in addition, what $k$ layers save:
 #
 # $$M(k) \approx I\,\frac{L}{k} + A\,k, \qquad M'(k) = -\frac{I L}{k^2} + A = 0
 # \quad\Rightarrow\quad k = \sqrt{\frac{L\,I}{A}}.$$
 #
-# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to $5 + 6 = 11$. A block of a
-# Transformer saves much more than its input, so that its best $k$ is far below $\sqrt{L}$.
+# Our linear layers have $A = I$, so $k = \sqrt{36} = 6$, and the peak falls from 36 inputs to $5 + 6 = 11$. A Transformer
+# block saves much more than its input, so its best $k$ is far below $\sqrt{L}$.
 
 # %% [markdown]
 # **Question**: Llama 3 405B has 126 blocks. Suppose that a block's input and what it saves have the same ratio as in our small
-# model: rows "full" (its input) and "none" (all it saves) of the next table, in float32. In segments of how many blocks is the
-# peak lowest, by your `plan_peak`?
+# model: rows "full" (its input) and "none" (all it saves) of the next table, in float32. How many blocks per segment give the
+# lowest peak, by your `plan_peak`?
 
 # %%
 show.table(
@@ -580,28 +578,28 @@ blocks_a_segment = min(peaks, key=peaks.get)
 lab.answer("blocks_a_segment", blocks_a_segment)
 
 # %% [markdown]
-# In practice one has a *budget*: so many bytes are free, and the plan should fit and repeat **as little as possible**. If a
-# segment is one kept layer, or any number of repeated ones, 24 layers have 7.8 billion plans.
+# In practice there is a *budget* of free bytes, and the plan should fit it and recompute **as little as possible**. If a
+# segment is one kept layer, or any number of recomputed ones, 24 layers have 7.8 billion plans.
 #
-# Suppose that two plans of the first $i$ layers fit the budget. How they were cut does not
-# matter to the layers that follow. Only the bytes that they *hold* do: at the backward of each later segment these bytes
-# are still there, beside the segment's own. So if one of the two repeats no less and holds no less than the other, no
-# continuation can make it the better one: it is beaten, and may be dropped.
+# Suppose that two plans of the first $i$ layers fit the budget. How they are divided does not
+# matter to the layers that follow. Only the bytes that they *hold* do: during the backward of each later segment these bytes
+# are still held, in addition to the segment's own. So if one of the two recomputes no less and holds no less than the other, no
+# continuation can make it better: it is beaten, and can be dropped.
 
 # %% [markdown]
 # This gives an algorithm from left to right. For each $i$, keep the *unbeaten* partial plans of the first $i$ layers: sorted
-# by cost, each must hold less than all before it. Each is extended by each segment that can come next and whose backward fits
-# into the budget beside what is held, and the longer plan is filed under its own number of layers. When all layers are
-# covered, the cheapest partial plan is the answer.
+# by cost, each must hold less than all before it. Extend each by every possible next segment whose backward fits
+# into the budget with what is held, and store the longer plan under its number of layers. When all layers are
+# covered, the cheapest plan is the answer.
 
 # %% [markdown]
 # ### Exercise 4 · `optimal_plan`
 #
 # Difficulty 5 · 25 minutes · 10 points
 #
-# Repeat as little as a budget allows. `best[i]` has partial plans of the first i layers, as `(cost, held, plan)`. Extend
-# each by every next segment whose backward fits: repeated ones of any length, kept ones of one layer. Go on from
-# `unbeaten(best[i])` only: all partial plans of 24 layers are too many.
+# Recompute as little as a budget allows. `best[i]` has partial plans of the first i layers, as `(cost, held, plan)`. Extend
+# each by every next segment whose backward fits: recomputed ones of any length, kept ones of one layer. Continue only from
+# `unbeaten(best[i])`: all partial plans of 24 layers are too many.
 
 
 # %% tags=["exercise"]
@@ -615,8 +613,8 @@ def unbeaten(partials: list[tuple]) -> list[tuple]:
 
 
 def optimal_plan(layers: list, budget_bytes: float) -> list[Segment]:
-    """The plan whose repeated layers' `cost` is least, of those that fit (of
-    several, any); ValueError if none does. About 15 lines."""
+    """The plan that fits whose recomputed layers have the least `cost` in all
+    (of several, any); ValueError if none fits. About 15 lines."""
     ### BEGIN SOLUTION
     best = [[(0, 0, [])], *([] for _ in layers)]
     for start in range(len(layers)):
@@ -651,28 +649,28 @@ optimal_plan = lab.grade(optimal_plan)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A repeated segment adds the cost of its layers, and holds `layers[start].input_bytes` more. A kept layer adds no cost, and
-# holds all of its `saved_bytes`.
+# A recomputed segment adds the cost of its layers, and `layers[start].input_bytes` to what is held. A kept layer adds no cost, but
+# all of its `saved_bytes`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `best[stop].append((cost + again, held + layers[start].input_bytes, [*plan, Segment(start, stop, "full")]))`. At the end
-# `unbeaten(best[-1])[0][2]` is the cheapest plan; an empty `best[-1]` means that nothing fits.
+# Each extension appends a triple to `best[stop]`, with a new list `[*plan, Segment(…)]`. At the end `unbeaten(best[-1])` begins with
+# the cheapest plan; an empty `best[-1]` means that nothing fits.
 #
 # </details>
 
 # %% [markdown]
 # ## 4 · Memory against compute
 #
-# Seven ways through one model of 8 blocks. Bytes and FLOPs are counted, so they are exact on every machine. The seconds are
+# We run one model of 8 blocks in seven ways. Bytes and FLOPs are counted, so they are exact on every machine. The seconds are
 # this machine's.
 #
 # For each product $Y = XW$ of forward, backward computes two of the same size: $\partial X = \partial Y\, W^\top$ and
 # $\partial W = X^\top \partial Y$.
 #
-# **Predict**: what fraction of a plain step's FLOPs does full recomputation add, if each block is run again from its input to
-# its end?
+# **Predict**: what fraction of a plain step's FLOPs does full recomputation add, if each block is run again from beginning to
+# end?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -702,8 +700,8 @@ ways = {
 }
 
 # %% [markdown]
-# The next cell is folded. It runs each way under the ledger, under the FLOP counter, and a few times by the clock, of which
-# it keeps the fastest.
+# The next cell is folded. It runs each way under the ledger and under the FLOP counter, and times it a few times, keeping the
+# fastest.
 
 # %% tags=["experiment", "folded"]
 import time
@@ -763,10 +761,10 @@ by_way = {row["way"]: row["extra_flops"] for row in tradeoff}
 lab.reveal("extra_of_full", by_way["full, to its end"], config=config, length=T)
 
 # %% [markdown]
-# **Explain**: backward costs twice what forward does, so forward is a third of a step. Full recomputation adds one more
-# forward: this is the famous 33%. We count 32.3%, because the model's head is not repeated.
+# **Explain**: backward costs twice as much as forward, so forward is a third of a step. Full recomputation adds one more
+# forward: the well-known 33%. We count 32.3%, because the model's head is not recomputed.
 #
-# Now as a picture. The line is *your* `optimal_plan` for every budget, predicted for the blocks alone;
+# Now as a picture. The line is *your* `optimal_plan` for many budgets, predicted for the blocks alone;
 # the dots are counted, with all activations.
 
 # %% tags=["experiment", "folded"]
@@ -797,28 +795,28 @@ with show.canvas() as (figure, axes):
 show.figure(figure, alt="Extra FLOPs against peak bytes: six ways, a frontier.")
 
 # %% [markdown]
-# - **Selective lies below the line.** The line's plans keep or repeat whole blocks; selective chooses inside each block.
-# - **The line ends below full.** The last block's backward comes at once, so that repeating it would spare nothing, and an
-#   optimal plan keeps it.
-# - **√L saves least after forward, and yet peaks higher** (9.4 MB against 3.8): three blocks' savings are there at a time.
-#   By section 3, the best length here is $\sqrt{8/21} < 1$, so one block.
-# - **Selective adds no FLOPs, and yet takes much longer than none**: in our run longer than full.
+# - **Selective lies below the line.** The line's plans keep or recompute whole blocks; selective chooses inside each block.
+# - **The line ends below full.** The last block's backward follows its forward immediately, so recomputing it would save nothing, and
+#   an optimal plan keeps it.
+# - **√L holds least after forward, but has a higher peak than full** (9.4 MB, compared with 3.8): it holds what three blocks save
+#   at once. By section 3, the best length here is $\sqrt{8/21} < 1$, so one block.
+# - **Selective adds no FLOPs, but takes much longer than none**: in our run longer than full.
 
 # %% [markdown]
-# To keep some results and repeat others, the package steps in between Python and PyTorch at *every operation*, in forward
-# and again in the repetition (so does PyTorch's own selective checkpoint). The 8 blocks run about 560 operations in a forward,
-# so Python is called about 1,100 times a step. At 20 to 50 µs each, 20 to 55 ms: it does not depend on the size of the
-# tensors. Ours are tiny: 256 tokens. Among the other ways noise decides the order.
+# To keep some results and repeat others, the package intercepts *every operation* in Python, in forward
+# and again in the recomputation (so does PyTorch's own selective checkpoint). The 8 blocks run about 530 operations in a forward,
+# so this happens about 1,060 times per step. Our run's extra 20 ms are at most 19 µs for each, an overhead that does not depend on the size of the
+# tensors. Ours are tiny: 256 tokens. The order of the other ways is noise.
 #
-# With 16 times the tokens (8 texts of 512) we measured, on one thread of this course's CPU, 0.81 s for none, 0.85 s for
-# selective and 0.99 s for full: 5% against 22% more, the order that the FLOPs promise.
+# With 16 times the tokens (8 sequences of 512) we measured, on one CPU thread, 0.81 s for none, 0.85 s for
+# selective and 0.99 s for full: 5% and 22% more, the order that the FLOPs suggest.
 
 # %% [markdown]
-# "Full, to its end" repeats a block from its first operation to its last. PyTorch
-# and the package **stop early**: at the last tensor that backward needs, the repetition is given up. What comes after it is
-# the *result* of the block's last matmul, `down`, and no backward asks for it.
+# "Full, to its end" recomputes a block from its first operation to its last. PyTorch
+# and the package **stop early**: as soon as the last tensor that backward needs is there. What remains is
+# the block's last matmul, `down`, whose *result* no backward needs.
 #
-# **Question**: what share of the repeated forward does that spare? Read it off your two "full" rows, from 0 to 1.
+# **Question**: what share of the recomputed FLOPs does that save? Read it off your two "full" rows, from 0 to 1.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -830,11 +828,11 @@ spared = 1 - by_way["full"] / by_way["full, to its end"]
 lab.answer("spared", spared)
 
 # %% [markdown]
-# **Takeaway**: at the peak, 23.9 MB became 15.2 MB with selective recomputation and no repeated matmul, or 3.8 MB with full
-# recomputation for 25% more FLOPs when it stops early (32% when it does not).
+# **Takeaway**: the peak fell from 23.9 MB to 15.2 MB with selective recomputation and no repeated matmul, or to 3.8 MB with full
+# recomputation for 25% more FLOPs if it stops early (32% if not).
 
 # %% [markdown]
-# ## 5 · Never an L x L tensor
+# ## 5 · Attention without an L x L tensor
 #
 # Now $L$ is the number of *tokens*, as in the literature on attention. Written out, attention keeps a softmax weight for each
 # head and pair of tokens: $H L^2$ numbers. With $H = 2$ heads and
@@ -842,41 +840,41 @@ lab.answer("spared", spared)
 #
 # $$4 \cdot 2 \cdot 2048^2 = 33.6 \text{ MB},$$
 #
-# and several of them are there at once. The queries, keys and values that it is made of have $4 \cdot 3 \cdot H C L$
-# bytes: 3.1 MB with $C = 64$ numbers a head. Recomputation does not help, since backward makes the same tensor again.
-# We need a way that never makes it.
+# and several of them exist at once. The queries, keys and values that it is computed from have $4 \cdot 3 \cdot H C L$
+# bytes: 3.1 MB with $C = 64$ numbers per head. Recomputing it does not lower the peak of this one layer, since backward makes the
+# same tensor again. We need a way that never makes it.
 
 # %% [markdown]
-# The row of query $i$ is a weighted mean of values $v_j$. With the scores $s_j = q_i \cdot k_j / \sqrt{C}$,
+# The output $o$ for query $i$ is a weighted mean of the values $v_j$. With the scores $s_j = q_i \cdot k_j / \sqrt{C}$,
 #
 # $$o = \frac{\sum_j e^{s_j - m}\, v_j}{\sum_j e^{s_j - m}}, \qquad m = \max_j s_j.$$
 #
-# The maximum cancels; it is there so that no exponential overflows. Both sums could be taken piece by piece, if $m$ were
-# known from the start. It is not. But suppose that both were summed with the greatest score *so far*, $m$, and that a tile of
-# new keys brings a greater one, $m'$. Since $e^{s - m'} = e^{s - m}\, e^{m - m'}$, both old
-# sums become right by **one** multiplication with $e^{m - m'}$. This is the *online softmax*
-# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+# The maximum cancels; it only keeps the exponentials from overflowing. Both sums could be computed piece by piece if $m$ were
+# known from the start. It is not. But suppose that both were computed with the largest score *so far*, $m$, and that a tile of
+# new keys has a larger one, $m'$. Since $e^{s - m'} = e^{s - m}\, e^{m - m'}$, **one** multiplication by $e^{m - m'}$ corrects each
+# old sum. This is the *online softmax* ([Milakov and Gimelshein 2018](https://arxiv.org/abs/1805.02867)), on which FlashAttention
+# ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)) is built.
 
 # %%
 ideas.attention_tiles()
 
 # %% [markdown]
 # The grid has a tile of queries in each row and a tile of keys in each column. Only the orange tile is in memory. White tiles
-# lie after the query and are never computed. The table at the right follows one query through the last row: the greatest score
-# so far ($m$), the sum of exponentials (the denominator), and the factor $e^{m - m'}$ by which everything before was
+# lie after the query and are never computed. The table on the right follows one query through the last row: the largest score
+# so far ($m$), the sum of exponentials (the denominator), and the factor $e^{m - m'}$ by which the earlier sums were
 # multiplied.
 #
-# Move the slider. A tile with no greater score leaves the factor at 1. At the end of the row, numerator over denominator is
-# the exact softmax, not an approximation.
+# Move the slider. A tile with no larger score leaves the factor at 1. At the end of the row, numerator over denominator is
+# exact attention, not an approximation.
 
 # %% [markdown]
-# Backward will want the weights again. For this it is enough to save one number for each row, the *log-sum-exp*
+# Backward needs the weights again. For this it is enough to save one number per row, the *log-sum-exp*
 #
 # $$\mathrm{lse} = \log \sum_j e^{s_j} = m + \log \sum_j e^{s_j - m}, \qquad\text{since then}\quad p_j = e^{s_j -
 # \mathrm{lse}}.$$
 #
-# Which tiles are needed is the business of `Mask`. In `Mask(0)`, a token reads itself and all before it. Here is what it
-# answers.
+# `Mask` knows which tiles are needed. In `Mask(0)`, a token reads itself and all tokens before it. Here is what it
+# returns.
 
 # %%
 from minitrain.model.attention.mask import Mask
@@ -910,10 +908,10 @@ print(Mask(0).tile(slice(2, 4), slice(0, 2), "cpu"))
 # 1. Begin with `total` = 0, of shape (B, H, r, C), and with `top` = -inf and `mass` = 0, both of shape (B, H, r).
 # 2. For each tile of keys, compute the scores (-inf where a query may not read a key), the maximum so far, `new`, and
 #    `weights = exp(scores - new)`.
-# 3. Multiply `mass` and `total` by `exp(top - new)`, add this tile's sums, and go on with `new` as `top`.
+# 3. Multiply `mass` and `total` by `exp(top - new)`, add this tile's sums, and continue with `new` as `top`.
 # 4. After the last tile of keys, `out = total / mass` and `lse = top + log(mass)`.
 #
-# Use plain products of tiles, not `F.scaled_dot_product_attention`; each tile of scores is made once.
+# Use plain matrix products of tiles, not `F.scaled_dot_product_attention`; compute each tile of scores once.
 
 
 # %% tags=["exercise"]
@@ -949,7 +947,7 @@ tiled_forward = lab.grade(tiled_forward)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `scores.amax(dim=-1)` is a tile's maximum of each row, (B, H, r); `torch.maximum(top, …)` the greatest so far.
+# `scores.amax(dim=-1)` is the maximum of each row in a tile, (B, H, r); `torch.maximum(top, …)` the largest so far.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -960,23 +958,23 @@ tiled_forward = lab.grade(tiled_forward)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `mass = mass * shrink + weights.sum(-1)`, `total = total * shrink[..., None] + weights @ v[:, :, columns]`, `top = new`; after
+# A tile adds `weights.sum(-1)` to `mass` and `weights @ v[:, :, columns]` to `total`, each after the multiplication by `shrink`. After
 # the last tile write `out[:, :, rows]` and `lse[:, :, rows]`.
 #
 # </details>
 
 # %% [markdown]
-# **Backward.** Let $S$ be the scores of a tile, $P = e^{S - \mathrm{lse}}$ its weights, made again in one step, and
+# **Backward.** Let $S$ be the scores of a tile, $P = e^{S - \mathrm{lse}}$ its weights, recomputed in one step, and
 # $dO$ the gradient of the output $O = PV$. By the product rule,
 #
 # $$dV = P^\top dO, \qquad dP = dO\,V^\top.$$
 #
-# Through the softmax, a row $p$ of $P$ gets $ds = p \odot (dp - \sum_j p_j\, dp_j)$. The sum goes over *all* keys of
-# the row, so it seems that a tile alone cannot know it. But
+# Through the softmax, a row $p$ of $P$ gets $ds = p \odot (dp - \sum_j p_j\, dp_j)$. The sum is over *all* keys of
+# the row, so a single tile does not seem to be enough. But
 #
 # $$\sum_j p_j\, dp_j = \sum_j p_j\; (dO \cdot v_j) = dO \cdot \sum_j p_j v_j = dO \cdot O.$$
 #
-# Both rows are known: $\delta = \mathrm{rowsum}(dO \odot O)$.
+# Both $dO$ and $O$ are known: $\delta = \mathrm{rowsum}(dO \odot O)$.
 
 # %% [markdown]
 # With $S = QK^\top/\sqrt{C}$, the rest is the product rule once more. Each tile of queries and keys adds to
@@ -991,8 +989,8 @@ tiled_forward = lab.grade(tiled_forward)
 #
 # Difficulty 4 · 20 minutes · 10 points
 #
-# The same two loops, each tile of weights made once. Use `lse` and `delta` as they come: in
-# [e02e · Context parallel](e02e_context_parallel.ipynb) they count keys that other ranks hold.
+# Use the same two loops, and compute each tile of weights once. Use `lse` and `delta` as given: in
+# [e02e · Context parallel](e02e_context_parallel.ipynb) they include keys that other ranks hold.
 
 
 # %% tags=["exercise"]
@@ -1031,7 +1029,7 @@ tiled_backward = lab.grade(tiled_backward)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `lse[:, :, rows, None]` has the shape (B, H, r, 1). Softmax's derivative takes `delta` off the whole row:
+# `lse[:, :, rows, None]` has the shape (B, H, r, 1). The derivative of softmax subtracts `delta` from the whole row:
 # `d_scores = weights * (d_out_rows @ values.mT - delta[:, :, rows, None])`.
 #
 # </details>
@@ -1067,7 +1065,7 @@ worst = max(
 print("all gradients as with PyTorch's kernel, to 1e-6:", worst.item() < 1e-6)
 
 # %% [markdown]
-# **Experiment**: the peak of one forward and backward, beyond the inputs, for lengths from 128 to 2048: attention written out
+# **Experiment**: the peak of one forward and backward, not counting the inputs, for lengths from 128 to 2048: attention written out
 # ("naive"), yours ("tiled") and PyTorch's kernel ("fused").
 
 # %% tags=["experiment"]
@@ -1128,12 +1126,12 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: from 256 tokens on, "naive" rises fourfold with each doubling of the length, "fused" twofold. "tiled" comes close
-# to twofold only at the end, since the bytes of one tile do not grow. At 128 tokens, one tile is all there is, and tiles cost more
-# than they spare.
+# **Explain**: from 256 tokens on, "naive" grows fourfold with each doubling of the length, "fused" twofold. "tiled" comes close
+# to twofold only at the end, since the bytes of one tile do not grow. At 128 tokens there is only one tile, and tiling costs more
+# than it saves.
 #
-# **Question**: written out, the peak grows as L². From your row at the longest length: how many tokens long may a text be
-# until this one layer's attention fills a GPU of 80 GB (80e9 bytes)?
+# **Question**: written out, the peak grows as L². From your row at the longest length: at how many tokens does this one layer's
+# attention fill a GPU of 80 GB (80e9 bytes)?
 
 # %%
 show.table(
@@ -1154,16 +1152,16 @@ longest_naive = Ls[-1] * (80e9 / (1e6 * at["naive", Ls[-1]])) ** 0.5
 lab.answer("longest_naive", longest_naive)
 
 # %% [markdown]
-# **Takeaway**: at 2048 tokens the tiles need 17 times less than attention written out, with the same result. The L² is gone
-# from memory only: all its FLOPs are still there.
+# **Takeaway**: at 2048 tokens tiled attention needs 17 times less memory than attention written out, with the same result. L² is gone
+# from memory only: the FLOPs still grow with it.
 #
-# > **On GPUs.** Kernels do the same with tiles in on-chip memory, so that they are faster, too: see
-# > [triton.py](../minitrain/model/attention/triton.py). What does not fit even so can wait in the CPU's memory:
-# > [activation_offload.py](../minitrain/memory/activation_offload.py). All seconds of this lab are a CPU's.
+# > **On GPUs.** Kernels do the same with tiles in on-chip memory, and so are faster, too: see
+# > [triton.py](../minitrain/model/attention/triton.py). Activations that still do not fit can be moved to the CPU's memory:
+# > [activation_offload.py](../minitrain/memory/activation_offload.py). All seconds in this lab were measured on a CPU.
 
 # %%
 lab.score(read="minitrain/memory/recompute.py")
 
 # %% [markdown]
-# Next: [e06 · LoRA](e06_lora.ipynb) teaches a trained model something new with a few new weights, or go by the
+# Next: [e06 · LoRA](e06_lora.ipynb) teaches a trained model something new with a few new weights, or follow the
 # [map of the course](index.ipynb).

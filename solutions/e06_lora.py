@@ -273,7 +273,8 @@ lab.predict("moved", guess, unit="share")
 # Difficulty 2 · 8 minutes · 8 points
 #
 # `dense_weight(base)` returns $W$ in the layer's own dtype, dequantized if the layer is quantized. For an ordinary layer it *is* the weight,
-# in the same memory.
+# in the same memory. The merged weight needs memory of its own. A bias never changes here, so it may share base's memory, but it must be
+# another `Parameter`: freezing base's own would freeze base.
 
 
 # %% tags=["exercise"]

@@ -645,7 +645,7 @@ lab.reveal("kept_bytes", kept_bytes, outs=256, ins=128)
 
 # %% [markdown]
 # **Explain**: autograd keeps all of $\hat W$ in floats, in every layer of the model, until backward reaches that layer. When backward
-# begins, the *whole model* is in memory in floats again, beside its 4 bits. All savings are lost.
+# begins, the *whole model* is in memory in floats again, and all savings are lost.
 #
 # The remedy of [e05](e05_activation_memory.ipynb): recompute instead of keeping. The picture shows three layers.
 # Move the slider.
@@ -658,8 +658,8 @@ ideas.made_again()
 #
 # Difficulty 3 · 12 minutes · 16 points
 #
-# Forward dequantizes $\hat W$, multiplies and drops it; backward dequantizes it again. `layer.weight.dequantize()` is $\hat W$,
-# $F$ x $D$, in float32, a new tensor at each call. The layer itself is all that backward has to remember.
+# Forward dequantizes, multiplies and drops $\hat W$; backward dequantizes again. `layer.weight.dequantize()` gives a new
+# $\hat W$, $F$ x $D$, in float32. x is multiplied in its own dtype: cast $\hat W$ to it. Backward need only remember the layer.
 
 
 # %% tags=["exercise"]

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e09b · Speculative decoding
 #
-# **Several tokens from one pass of a large model, and not one of them other than it would have written. You build the proof, the
-# drafts and the price list.**
+# **Several tokens from one pass of a large model, with exactly the distribution that it would have generated on its own. You build the
+# exact verification, the drafts, and the formula for what they gain.**
 #
 # 120 minutes · CPU is enough · before: [e09 · Inference](e09_inference.ipynb) (its KV cache is used here) ·
 # [map of the course](index.ipynb)
 #
-# You build: exact verification; drafts from the text itself; the formula that says who wins; a tree of drafts in one pass; Medusa
-# heads. You end with this picture: what four drafts promise at each length, and what the clock says.
+# You build: exact verification; n-gram drafts from the text itself; the formula for the speed-up; a tree of drafts in one pass; Medusa
+# heads. You end with this picture: the speed-up of four draft methods at each draft length, predicted and measured.
 #
 # ![Speed-up against the number of drafts, promised by the formula and measured, for four drafts](../labs/pictures/e09b_speculative_decoding.png)
 
@@ -19,21 +19,21 @@ from minitrain.lab import Lab, ideas, show
 lab = Lab("e09b_speculative_decoding")
 
 # %% [markdown]
-# ## 1 · Why a pass has room
+# ## 1 · Why a pass has capacity to spare
 #
-# A model writes one token at a time, and each token takes a **pass**: all weights are read once. For one token the arithmetic
-# is so little that the pass waits for memory, or, in a small model, for the program that starts its operations. A pass over five
-# tokens reads the same weights and starts the same operations, with five times the arithmetic.
+# A model generates one token at a time, and each token takes a **pass**, a forward that reads all weights once. For one token there is so
+# little arithmetic that the pass waits for memory or, in a small model, for the program that launches its operations. A pass over five
+# tokens reads the same weights and launches the same operations, with five times the arithmetic.
 #
-# But the second of the five is not known before the first is written. **Speculative decoding** lets something cheap guess: it
-# *drafts* a few tokens, the large model, the *target*, reads them all in one pass, and keeps what it agrees with
+# But the second of the five tokens is not known before the first is generated. In **speculative decoding** something cheap guesses: it
+# *drafts* a few tokens; the large model, the *target*, reads them all in one pass, and keeps those it agrees with
 # ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192), [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
 
 # %%
 ideas.speculative_round()
 
 # %% [markdown]
-# The models are trained here: a deep target and a small draft model, on the stories of e01. The training loop is folded.
+# We train the models here, a deep target and a small draft model, on the stories of e01. The training loop is folded.
 
 # %% tags=["experiment", "folded"]
 import math
@@ -87,8 +87,8 @@ for name, model in {"target": target, "small model": small}.items():
     print(f"{name}: {count:,} weights, {above:.3f} nats above the floor")
 
 # %% [markdown]
-# **Predict**: one text, 48 tokens of it read already. How many times as long as a pass over 1 token does a pass of the target over
-# 5 tokens take?
+# **Predict**: the target has read 48 tokens of one text. How many times as long as a pass over 1 further token does a pass over 5
+# take?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -105,7 +105,7 @@ from minitrain.measure.clock import seconds_of
 
 
 def fastest(functions, repeats=None):
-    """The least seconds of each, in turn: what other programs add is left out."""
+    """The least seconds of each, in turn, which other programs disturb least."""
     found = dict.fromkeys(functions, math.inf)
     for _ in range(repeats or lab.size("timed")):
         for name, function in functions.items():
@@ -114,7 +114,7 @@ def fastest(functions, repeats=None):
 
 
 def one_pass(model, batch, tokens, before=48):
-    """A pass over so many new tokens of each text, behind those that were read."""
+    """A pass over so many new tokens of each text, after those already read."""
     cache = DenseCache.of(model, batch, room=before + tokens)
     read_on(model, torch.zeros(batch, before, dtype=torch.long), cache)
     new = torch.zeros(batch, tokens, dtype=torch.long)
@@ -141,49 +141,50 @@ show.lines(
 )
 
 # %% [markdown]
-# **Takeaway**: in our run a pass over five tokens took 1.1 to 1.2 times as long as one over one token. What is between the two lines is what
-# speculation can win.
+# **Takeaway**: in our run a pass over five tokens took 1.2 times as long as a pass over one. The gap between the two lines is the most that
+# speculation can gain.
 
 # %% [markdown]
-# ## 2 · Keeping a draft, exactly
+# ## 2 · Exact verification
 #
-# At one place the target has a distribution $p$ over V tokens, and the draft was drawn from another, $q$. We want a rule whose
-# result is distributed as $p$ *exactly*. Keep the draft $x$ with probability
+# At each position the target has a distribution $p$ over V tokens, and the draft was drawn from another, $q$. We want a rule whose
+# result has *exactly* the distribution $p$. Keep the draft $x$ with probability
 #
 # $$\min\!\left(1, \frac{p(x)}{q(x)}\right).$$
 #
-# Then $x$ is drafted and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. What $p(x)$ is still owed is
-# $p(x) - \min(p(x), q(x)) = (p(x) - q(x))_+$, with $(z)_+ = \max(z, 0)$. So after a rejection we draw from
+# Then $x$ is drafted and kept with probability $q(x)\min(1, p(x)/q(x)) = \min(p(x), q(x))$. What $p(x)$ still lacks is
+# $p(x) - \min(p(x), q(x)) = (p(x) - q(x))_+$, with $(z)_+ = \max(z, 0)$. So after a rejection we draw a replacement from
 #
 # $$\frac{(p - q)_+}{\sum_x (p(x) - q(x))_+}.$$
 
 # %% [markdown]
-# Does that come out even? A draft is rejected with probability $1 - \sum_x \min(p, q)$. Since $p - \min(p, q) = (p - q)_+$, that
-# is $\sum_x (p - q)_+$: just the denominator. So $x$ comes as a replacement with probability $(p(x) - q(x))_+$, and in all with
+# Is that exact? A draft is rejected with probability $1 - \sum_x \min(p, q)$. Since $\sum_x p = 1$ and $p - \min(p, q) = (p - q)_+$, this
+# is $\sum_x (p - q)_+$, the denominator above. So $x$ is the replacement with probability $(p(x) - q(x))_+$, and the result, kept or replaced, is $x$ with probability
 #
 # $$\min(p(x), q(x)) + (p(x) - q(x))_+ = p(x).$$
 #
-# It holds for *any* $q$: a bad draft costs time, never quality. The probability of keeping a draft, the **acceptance**, is
-# $\alpha = \sum_x \min(p(x), q(x))$: how much of both distributions lies on one another.
+# This holds for *any* $q$: a bad draft costs time, never quality. The probability of keeping a draft, the **acceptance rate**, is
+# $a = \sum_x \min(p(x), q(x))$: the overlap of the two distributions.
 
 # %%
 ideas.kept_mass()
 
 # %% [markdown]
-# With $g$ drafts, the target's pass gives $p_1, \dots, p_{g+1}$: one for each draft, and one after the last. We go from the left. The
-# first draft that is rejected is replaced, and *all that follow it are dropped*, for they continue a text that is not there. If
-# none is rejected, $p_{g+1}$ gives a **bonus token**, drawn from $p_{g+1}$ itself: no draft stood there. So each pass writes 1 to $g + 1$ tokens.
+# With $g$ drafts, the target's pass gives $p_1, \dots, p_{g+1}$: one for each draft, and one after the last. We go from left to right. The
+# first rejected draft is replaced, and *all drafts after it are dropped*, because they continue a text that no longer exists. If
+# none is rejected, a **bonus token** is drawn from $p_{g+1}$ itself, since there was no draft at that place. So each pass generates 1 to
+# $g + 1$ tokens.
 #
-# Temperature, top-k and top-p come before: $p$ and $q$ are what is really drawn from. At temperature 0 both are 1 for one token and
-# 0 elsewhere, and the rule says: keep what the target would have written.
+# Temperature, top-k and top-p are applied first: $p$ and $q$ are the distributions that tokens are drawn from. At temperature 0 both are 1
+# for one token and 0 elsewhere, and the rule keeps exactly what the target would have generated.
 
 # %% [markdown]
 # ### Exercise 1 · `verify`
 #
 # Difficulty 4 of 5 · 25 minutes · 18 points
 #
-# For B requests at once, without a loop over them. Two edges. A token with $p = 0$ must never be kept, not even by a coin that is
-# exactly 0. And where rounding alone has rejected, all of $(p - q)_+$ may be 0: draw from $p$ then.
+# Verify B requests at once, without a loop over them. There are two edge cases. A token with $p = 0$ must never be kept, not even if its
+# coin is exactly 0. And if a draft is rejected only because of rounding, all of $(p - q)_+$ may be 0: then draw from $p$.
 
 
 # %% tags=["exercise"]
@@ -205,44 +206,43 @@ verify = lab.grade(verify)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# The probabilities of the drafts themselves: `q.gather(2, drafts[:, :, None])[:, :, 0]`, (B, g). Multiply instead of dividing:
-# `coins * draft < target`.
+# `q.gather(2, drafts[:, :, None])[:, :, 0]`, (B, g), are the drafts' own probabilities. Multiply instead of dividing: `coins * draft < target`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# How many are kept before the first that is not: `accepted.long().cumprod(dim=1).sum(dim=1)`. With `rows = torch.arange(B)`,
-# `p[rows, kept]` is each request's p at the place of its last token.
+# `accepted.long().cumprod(dim=1).sum(dim=1)` counts the drafts before the first rejected one. With `rows = torch.arange(B)`,
+# `p[rows, kept]` is each request's p at the place of its last new token.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Append a place of zeros to q: `torch.nn.functional.pad(q, (0, 0, 0, 1))`. Then `(p[rows, kept] - q[rows, kept]).clamp(min=0)` is right
-# for the bonus token too. Pad the drafts in the same way, write `pick(…)` at `[rows, kept]`, and put -1 behind.
+# Append a place of zeros to q with `torch.nn.functional.pad`: then p - q is right for the bonus token, too. Pad the drafts by one place in
+# the same way, write the picked token at `[rows, kept]`, and -1 after it.
 #
 # </details>
 
 # %% [markdown]
 # ### A proof by counting
 #
-# Is it exact? We draw 200,000 texts of three tokens from a toy model of 8 tokens, with two drafts a round, and count. **Pearson's
-# chi-square** sums over all outcomes, $O$ times seen and $E$ times expected:
+# Is it exact? We draw 200,000 texts of three tokens from a toy model with a vocabulary of 8, with two drafts per round, and count. **Pearson's
+# chi-square** is a sum over all outcomes, each observed $O$ times and expected $E$ times:
 #
 # $$\chi^2 = \sum \frac{(O - E)^2}{E}.$$
 #
-# If the draws are the target's, $\chi^2$ is about the number of outcomes less one; how probable a larger one would be is its
-# *chance*. A chance of $10^{-6}$ says: these are not draws of the target.
+# If the draws come from the target, $\chi^2$ is about the number of outcomes minus one. Its *p-value*, the column "its chance" below, is the
+# probability of a $\chi^2$ at least as large; at $10^{-6}$ the draws are hardly the target's.
 
 # %% [markdown]
-# Two counts are made: of the first token (8 outcomes), and of the pair of the second and the third (64). Beside your rule stand six
-# others, five of them easy mistakes, and one a proposal:
+# We make two counts: of the first token (8 outcomes), and of the pair of the second and the third (64). Besides your rule we test six
+# others, five easy mistakes and one published proposal:
 #
-# - a draft is kept where $p \ge q$, without a coin;
+# - a draft is kept if $p \ge q$, without a coin;
 # - the replacement is drawn from $p$;
-# - Medusa's "typical acceptance": a draft is kept if $p(x)$ exceeds a threshold that depends on $p$'s entropy;
-# - drafts behind a rejected one are judged on, and kept;
+# - Medusa's "typical acceptance": a draft is kept if $p(x)$ exceeds a threshold that depends on the entropy of $p$;
+# - drafts after a rejected one are still verified, and may be kept;
 # - the bonus token is drawn from $q$;
-# - the bonus token is forgotten.
+# - there is no bonus token.
 
 # %% tags=["experiment", "folded"]
 toy = torch.Generator().manual_seed(3)
@@ -356,7 +356,7 @@ for name, rule in rules.items():
 lab.experiment("exact", exact)
 
 # %% [markdown]
-# **Question**: how many of the six other rules does the test of one token let pass (a chance above 0.001)?
+# **Question**: how many of the six other rules pass the test of one token (a chance above 0.001)?
 
 # %% tags=["question"]
 show.table(
@@ -389,26 +389,26 @@ lab.answer("unseen", unseen)
 
 # %% [markdown]
 # **Explain**: with 8 outcomes $\chi^2$ should be about 7, with 64 about 63, and yours is. Three rules are wrong from the first token on. Two
-# are right there and wrong in pairs: what they spoil depends on the token before. That is why a test of single tokens does
-# not suffice.
+# are right there and wrong in pairs: their error depends on the token before. That is why testing single tokens is not enough.
 #
-# Forgetting the bonus passes *both* tests, and rightly: the token is drawn in the next round instead. It costs tokens a pass (1.65
-# for 2.08), and not exactness. "Typical acceptance" brings more than yours, 2.27, and going on behind a rejection brings 3: both pay with
-# other texts. Medusa's authors say so: they ask for plausible text, not for the target's.
+# The rule without a bonus passes *both* tests, and rightly: the token is drawn in the next round instead. It costs tokens per pass (1.65
+# instead of 2.08), but not exactness. "Typical acceptance" gives more than yours, 2.27, and continuing after a rejection gives 3: both at the
+# price of a different distribution. Medusa's authors say so: they aim at plausible text, not at the target's distribution.
 
 # %% [markdown]
-# **Takeaway**: 200,000 draws tell exact verification from all five relatives that are not exact, by a $\chi^2$ of 10,000 and more where 7 or 63 is expected.
+# **Takeaway**: 200,000 draws distinguish exact verification from all five rules that are not exact, whose $\chi^2$ is over 10,000 where 7 or 63
+# is expected.
 
 # %% [markdown]
-# ## 3 · Who drafts
+# ## 3 · Draft methods
 #
-# Anything may draft. Four drafts need no training beyond what we have:
+# Anything can be used as a draft. Four methods need no further training:
 #
-# - a **small model** of the same vocabulary;
+# - a **small model** with the same vocabulary;
 # - the target itself in **int8**: nearly the same tokens, a quarter of the bytes;
 # - the **first half** of the target's layers, with its own norm and head;
-# - the **text itself**: what followed the last time that these words stood here. Nothing is computed, and nothing is drafted where
-#   nothing is found ([prompt lookup](https://github.com/apoorvumang/prompt-lookup-decoding)).
+# - the **text itself**: the tokens that followed the last time these words occurred. No model computes anything, and if there is no
+#   earlier occurrence, nothing is drafted ([prompt lookup](https://github.com/apoorvumang/prompt-lookup-decoding)).
 
 # %%
 ideas.found_again()
@@ -418,9 +418,9 @@ ideas.found_again()
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Long finds are better guides than short ones, and of equally long ones the latest. The
-# earlier place may overlap the last tokens: in 5 5 5 5 the find of three starts at 0, and 5 follows it. Where fewer than `most` tokens
-# follow, those are the draft. A text may be shorter than `longest`, or empty.
+# Longer matches are better guides than shorter ones, and of equally long ones the latest is best. A match may overlap the
+# last tokens: in 5 5 5 5 the match of three starts at 0, and 5 follows it. If fewer than `most` tokens
+# follow, they are the draft. A text may be shorter than `longest`, or empty.
 
 
 # %% tags=["exercise"]
@@ -440,25 +440,26 @@ ngram_draft = lab.grade(ngram_draft)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two loops: over the size, from long to short, and over the place, from late to early.
+# You need two loops: over the length of the match, from long to short, and over its place, from late to early.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The text's end must not find itself: the latest place that counts begins at `len(tokens) - size - 1`.
+# The text's end must not match itself: the latest possible match begins at `len(tokens) - size - 1`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `tokens[start : start + size] == tokens[-size:]`, and then `return tokens[start + size : start + size + most]`.
+# Compare the slice `tokens[start : start + size]` with `tokens[-size:]`; the draft begins at `start + size`. A text of n tokens can match at
+# most n - 1.
 #
 # </details>
 
 # %% [markdown]
-# Here is the whole of speculative decoding for one text. The cache (of e09) holds the keys and values of what was read. The
-# newest token is always unread: it goes into the pass together with the drafts. Afterwards the cache is cut to what the text has.
-# What was *picked* and not drawn (n-grams, or the likeliest token) has a $q$ that is 1 for that token. So with probability
-# $p(x)$ a pick is kept.
+# Here is speculative decoding for one text as a whole. The cache (from e09) holds the keys and values of the tokens read so far. The
+# newest token is always unread: it enters the pass together with the drafts. Afterwards the cache is truncated to the tokens of the text.
+# A draft that was *chosen*, not drawn (from n-grams, or as the likeliest token), has a $q$ of 1 for that token, so it is kept with probability
+# $p(x)$.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.parameters import SamplingParameters
@@ -538,22 +539,22 @@ told, told_in = write(proposers["small model"], prompts[0], FixedLength(4), SAMP
 print(tokenizer.decode(told[1:]))
 
 # %% [markdown]
-# ## 4 · What it gains
+# ## 4 · The speed-up
 #
-# Let each draft be kept with probability $a$, whatever came before. Then a round of $g$ drafts writes at least 1 token; a second
-# one if the first draft is kept, with probability $a$; a third one with $a^2$. Together
+# Suppose that each draft is kept with probability $a$, independently of the others. Then a round of $g$ drafts generates at least 1 token; a
+# second one if the first draft is kept, with probability $a$; a third one with probability $a^2$. The expected number is
 #
 # $$E = 1 + a + a^2 + \dots + a^g = \frac{1 - a^{g+1}}{1 - a} \quad \text{tokens.}$$
 #
-# It costs $g$ drafts and one pass. Let a draft take $c$, and the pass over $g + 1$ tokens $v_g$, both in units of the target's pass
-# over one token. Alone, the target writes one token in one unit. So the speed-up is
+# The round costs $g$ drafts and one pass. Let a draft take $c$, and the pass over $g + 1$ tokens $v_g$, both in units of the target's pass
+# over one token. Alone, the target generates one token in one unit. So the speed-up is
 #
 # $$S = \frac{1 - a^{g+1}}{(1 - a)\,(g\,c + v_g)}.$$
 
 # %% [markdown]
-# The paper has $v_g = 1$: there, a pass waits for memory alone. With $a = 0.8$, $c = 0.25$ and $v_4 = 1.2$, four drafts write 3.36 tokens
-# in 2.2 units, 1.53 times as fast. Longer drafts are not always better: the tenth draft is kept with $a^{10} = 0.11$, and costs as
-# much as the first.
+# Leviathan et al. take $v_g = 1$, as for a pass that only waits for memory. With $a = 0.8$, $c = 0.25$ and $v_4 = 1.2$, four drafts generate
+# 3.36 tokens in 2.2 units: 1.53 times as fast. Longer drafts are not always better: the tenth draft is kept with probability $a^{10} = 0.11$,
+# but costs as much as the first.
 
 # %%
 ideas.round_cost()
@@ -563,8 +564,8 @@ ideas.round_cost()
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Mind $a = 1$, where the closed form is 0/0. Length 0 means: do not speculate. It goes by the same formula: `passes[0]` is 1 in
-# this lab, but counted in passes over a lone text, those of a batch begin above 1.
+# Mind $a = 1$, where the closed form is 0/0. Length 0 means not to speculate, and follows the same formula: `passes[0]` is 1 in
+# this lab, but may be above 1 when the passes of a batch are measured in passes of a single text.
 
 
 # %% tags=["exercise"]
@@ -588,33 +589,32 @@ best_length = lab.grade(best_length)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `for g, seconds in enumerate(passes)`: tokens over `g * draft_cost + seconds`.
+# For each `g, seconds` of `enumerate(passes)`, divide the tokens by the cost of g drafts and one pass.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `speeds.index(max(speeds))` is the first of equals.
+# `list.index` returns the first position of a value, so of equally fast lengths the least.
 #
 # </details>
 
 # %% [markdown]
-# **Predict**: the small model drafts 4 tokens a round, at temperature 1. How many tokens does a pass of the target bring, in the mean?
+# **Predict**: the small model drafts 4 tokens per round, at temperature 1. How many tokens does a pass of the target generate on average?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 3
-### LAB guess = None  # tokens a pass, 1 to 5
+### LAB guess = None  # tokens per pass, 1 to 5
 ### END SOLUTION
 lab.predict("kept", guess)
 
 # %% [markdown]
-# **Run**: three things are measured for each draft. Its *acceptance*, $\sum \min(p, q)$ in the mean over texts of the target. Its *cost*
-# $c$: a pass of the draft model over one token. And the *speed-up*: seconds of the target alone, without any of this, over seconds with
-# drafts. Your formula predicts the last from the first two
-# and $v$.
+# **Run**: we measure three things for each draft method. Its *acceptance rate* is $\sum \min(p, q)$, averaged over texts of the target. Its
+# *cost* $c$ is a pass of the draft model over one token. The *speed-up* is the time of the target alone, without any speculation, divided by
+# the time with drafts. Your formula predicts the last from the first two and $v$.
 #
-# N-grams have no $q$, so their acceptance is counted: at how many of the places that the target looked at was a draft kept? A place where nothing
-# was found counts as one where none was. So this is less than the share of the n-grams' drafts that are kept.
+# N-grams have no $q$, so we count their acceptance: the share of verified places at which a draft was kept. A place where no draft
+# was found counts as rejected, so this is less than the share of the n-grams' own drafts that are kept.
 
 # %% tags=["experiment", "folded"]
 from minitrain.inference.sampling import generate_cached
@@ -713,8 +713,8 @@ show.figure(
 lab.experiment("drafts", drafts)
 
 # %% [markdown]
-# **Question**: by the formula, from which acceptance on would four drafts of the small model pay, at the $c$ and $v$ in your table? In
-# percent, to one point (100 if they would not even if all were kept). Your `best_length`, asked with 0%, 1%, … 100%, finds it.
+# **Question**: by the formula, from which acceptance rate on would four drafts of the small model pay, at the $c$ and $v$ in your table? In
+# percent, to within one point (100 if they would not pay even if all were kept). You can call your `best_length` with 0%, 1%, … 100%.
 
 # %% tags=["question"]
 show.table(
@@ -754,31 +754,31 @@ break_even = min(enough, default=1000) / 10
 lab.answer("break_even", break_even)
 
 # %% [markdown]
-# **Explain**: in our run, the tokens a pass are within 10% of the formula's. Two causes: one is chance; these are a hundred
-# rounds or so each, in other texts than those whose acceptance was measured. It can go either way. The other is that acceptance is uneven:
-# $E$ is convex in $a$, so easy and hard places together bring *more* than $E$ at their mean, above all in long drafts (half
-# the layers, six drafts: 3.3 for 3.1).
+# **Explain**: in our run, the tokens per pass are within 10% of the formula's. There are two causes. One is chance, in either direction: each
+# number comes from a limited number of rounds, on texts other than those whose acceptance was measured. The other is that acceptance varies:
+# $E$ is convex in $a$, so easy and hard texts together give *more* than $E$ at their mean, above all with long drafts (half
+# the layers, six drafts: 3.3 instead of 3.1).
 #
-# The clock differs more. Drawing drafts, coins, `verify`, and the cut of the cache take time that is in no $c$ and in no $v$, and beside
-# a pass of 1 to 2 ms this counts. The models that one speculates for have passes of 20 ms and more.
+# The measured time differs more. Drawing drafts and coins, `verify`, and truncating the cache take time that is included in neither $c$ nor
+# $v$, and that matters when a pass takes 1 to 2 ms. Models that are worth speculating for have passes of 20 ms and more.
 
 # %% [markdown]
-# Who wins is as the formula says. The small model is cheap, and right nine times in ten. *int8 is right in 99%, and loses*: it has as many
-# layers as the target, and in models of this size it is the number of operations that takes time, not the bytes. A draft that is too dear
-# gains nothing, however good it is. Half the layers stand between. N-grams are free, and of no use here: a new story hardly repeats
-# itself. Section 7 has the other case, for both.
+# The ranking is as the formula predicts. The small model is cheap, and nine in ten of its drafts are kept. *Of int8's, 99% are kept, and it
+# loses*: it has as many layers as the target, and in models of this size it is the number of operations that takes time, not the bytes. A draft
+# that is too expensive gains nothing, however good it is. Half the layers are cheaper, but still too expensive for an acceptance of 0.70.
+# N-grams are nearly free, but of little use here: a new story hardly repeats itself. Section 7 has the opposite case for both.
 
 # %% [markdown]
-# Leviathan et al. report 2 to 3 times for T5-XXL, Chen et al. 2 to 2.5 times for Chinchilla's 70 billion weights.
+# Leviathan et al. report speed-ups of 2 to 3 for T5-XXL, Chen et al. of 2 to 2.5 for Chinchilla 70B.
 #
-# **Takeaway**: in our run, four drafts of the small model bring 4.2 tokens a pass, and write 1.5 times as fast as the target alone. Four of int8 bring
-# 5.0, and write 0.7 times as fast.
+# **Takeaway**: in our run, four drafts of the small model give 4.2 tokens per pass, 1.5 times as fast as the target alone. Four of int8 give
+# 5.0 tokens, 0.7 times as fast.
 
 # %% [markdown]
-# ### When the batch is large
+# ### Large batches
 #
-# With many texts in a batch, a pass over one token of each has work enough, and nothing is left over for drafts. Five tokens then cost
-# five times as much, $v_4 \to 5$, and since a round never writes more than $g + 1$ tokens, speculation cannot win.
+# With many texts in a batch, even a pass over one token of each keeps the processor busy, and nothing is left for drafts. Five tokens then cost
+# five times as much, $v_4 \to 5$, and since a round never generates more than $g + 1$ tokens, speculation cannot win.
 
 # %% tags=["experiment"]
 batches = []
@@ -793,8 +793,8 @@ for batch in (1, 16, 64, lab.size("largest")):
 lab.experiment("passes", batches)
 
 # %% [markdown]
-# **Question**: by the formula, with the small model's acceptance of before, at which smallest batch of this table do four drafts no longer
-# pay? (0 if they pay at all of them.) A round takes four drafts, each as long as this table says, and a pass over 5.
+# **Question**: by the formula, with the small model's acceptance rate from above, what is the smallest batch in this table at which four
+# drafts no longer pay? (0 if they pay at every batch.) A round takes four drafts, at the times of this table, and a pass over 5.
 
 # %% tags=["question"]
 at = {(row["batch"], row["tokens"]): row for row in batches}
@@ -832,21 +832,22 @@ loses_at = next((batch for batch in sizes if not pays(batch)), 0)
 lab.answer("loses_at", loses_at)
 
 # %% [markdown]
-# **Explain**: alone, five tokens cost little more than one. $v$ grows with the batch, in our run to 2 at 64 texts and
-# 3.6 at 512 (to 5 and more where other programs use the cores and arithmetic alone decides), and what acceptance wins is spent on the pass.
-# vLLM's developers saw the same: 14.7% gained at batch 1, and nothing above (pull request 24322).
+# **Explain**: for a single text, five tokens cost little more than one. $v$ grows with the batch, in our run to 2 at 64 texts and
+# 3.6 at 512, and what acceptance gains is spent on the longer pass.
+# A user of vLLM reported the same: 14.7% more throughput at batch 1, and none at larger batches
+# ([pull request 24322](https://github.com/vllm-project/vllm/pull/24322)).
 #
-# The texts were short here, 8 tokens. Behind long ones, a pass also reads their caches, *once* for five tokens as for one. Then $v$ grows
-# more slowly, and drafts can pay at large batches too ([MagicDec](https://arxiv.org/abs/2408.11049)).
+# Here the texts were short, 8 tokens. With long ones, a pass also reads their caches, *once* for five tokens as for one. Then $v$ grows
+# more slowly, and drafts can pay at large batches, too ([MagicDec](https://arxiv.org/abs/2408.11049)).
 #
-# **Takeaway**: speculation spends arithmetic that would lie idle. Where none is idle, it only spends.
+# **Takeaway**: speculation uses arithmetic capacity that would be idle. If none is idle, it only adds cost.
 
 # %% [markdown]
-# ## 5 · Trees, and heads that draft
+# ## 5 · Draft trees and Medusa heads
 #
-# One guess a place is little where two are likely. A **tree** has several: rivals under one parent, each with guesses of its own
-# behind it. All nodes are read in one pass. That needs an attention mask by which each node reads the text, its ancestors and
-# itself, and no rival; and each node's *position* is the number of tokens before it in its own text, not in the row.
+# If two tokens are likely, one guess per place is not enough. A **tree** has several: alternatives under one parent, each with its own
+# continuations. All nodes are read in one pass. That needs an attention mask with which each node attends to the text, its ancestors and
+# itself, but to no alternative; and each node's *position* is the number of tokens before it in its own text, not in the row.
 
 # %%
 ideas.draft_tree()
@@ -879,22 +880,22 @@ tree_attention = lab.grade(tree_attention)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Begin with the identity; then `seen[node] |= seen[parent]`, unless the parent is -1.
+# Begin with the text's columns and the identity; then each node's row also takes its parent's row (`|=`), unless the parent is -1.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A node reads all tokens before it and itself: its position is the number of True in its row, less one.
+# A node reads all tokens before it and itself: its position is the number of True in its row, minus one.
 #
 # </details>
 
 # %% [markdown]
 # Here is a simpler verification, which is exact for any draft. The target draws its *own* token after the text and after each node, all from one
-# pass. Then walk: where the target's own token is one of the children, go on there; where it is none of them, it is the text's next token,
-# and the walk ends. So every token of the new text is a plain draw of the target's.
+# pass. Then follow the tree from the text: if the target's own token is one of the children, continue there; if it is not, it is the text's next
+# token, and the path ends. So every token of the new text is an ordinary draw from the target.
 #
-# A draft that was picked, not drawn, is kept with probability $p(x)$ here, just as by the rule of section 2. Medusa's drafts, below, are picked:
-# nothing is lost.
+# A draft that was chosen, not drawn, is kept with probability $p(x)$ here, just as by the rule of section 2. Medusa's drafts, below, are chosen,
+# so this simpler rule loses nothing.
 
 # %% [markdown]
 # ### Exercise 5 · `accepted_path`
@@ -922,28 +923,28 @@ accepted_path = lab.grade(accepted_path)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Keep where you stand: `at = -1` is the text. The target's own token there is `choices[at + 1]`.
+# Keep the current node: `at = -1` is the text. The target's own token there is `choices[at + 1]`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A dict from (parent, token) to node finds the child at once.
+# Build a dict from (parent, token) to the node, to look up a child.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `while (at, choices[at + 1]) in children:` go there and note it. The new text ends with `choices[at + 1]`.
+# Continue while `(at, choices[at + 1])` is in the dict, and append each node. The new tokens end with the choice after the last node.
 #
 # </details>
 
 # %% [markdown]
-# **Medusa** ([Cai et al. 2024](https://arxiv.org/abs/2401.10774)) needs no second model. The target's last hidden vector $h_t$ (D numbers), of which its
-# head makes the next token, knows something of the tokens behind it too. K small heads upon it guess those:
+# **Medusa** ([Cai et al. 2024](https://arxiv.org/abs/2401.10774)) needs no second model. The target's last hidden vector $h_t$ (D numbers), from
+# which its head predicts the next token, also contains information about later tokens. K small heads on top of it guess those:
 #
 # $$\text{logits}_k = U_k\,(h_t + \mathrm{silu}(W_k h_t)), \qquad k = 1, \dots, K.$$
 #
-# The target's own head guesses token $t + 1$. So head $k$ must be taught token $t + 1 + k$, and the last $k + 1$ places of a text
-# teach it nothing. At first $W_k = 0$ and $U_k$ is the target's own matrix. The target is frozen: only $W_k$ and $U_k$ learn.
+# The target's own head predicts token $t + 1$. So head $k$ is trained on token $t + 1 + k$, for which the last $k + 1$ places of a text
+# have no target. At first $W_k = 0$ and $U_k$ is a copy of the target's own head. The target is frozen: only $W_k$ and $U_k$ are trained.
 
 # %%
 ideas.further_heads()
@@ -953,8 +954,8 @@ ideas.further_heads()
 #
 # Difficulty 3 · 12 minutes · 10 points
 #
-# With $L_k$ the mean cross-entropy of head $k$ over all places that have a token for it, the loss is $\sum_k \lambda^k L_k$. Further heads are
-# worse and should not drown the first: $\lambda = 0.8$, `decay`. The text must stay the target's own, so no gradient may reach `hidden`.
+# With $L_k$ the mean cross-entropy of head $k$ over all places that have a target for it, the loss is $\sum_k \lambda^k L_k$. Later heads are
+# less accurate and should not dominate: $\lambda = 0.8$ is `decay`. The target must not change, so no gradient may reach `hidden`.
 
 
 # %% tags=["exercise"]
@@ -973,26 +974,27 @@ medusa_loss = lab.grade(medusa_loss)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# For head k: `x = hidden[:, : -k - 1]` and `wanted = tokens[:, k + 1 :]` have the same length, and fit.
+# For head k, `x = hidden[:, : -k - 1]` and `wanted = tokens[:, k + 1 :]` have the same length: inputs and targets.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Rows times a matrix: $W h$ is `x @ inner[k - 1].t()`, and the logits `x @ outer[k - 1].t()`.
+# Vectors are rows here: $W_k h$ is `x @ inner[k - 1].t()`, and multiplying by $U_k$ works in the same way. Do not forget the sum $h +$ silu.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())` is the mean; `hidden.detach()` first.
+# `torch.nn.functional.cross_entropy` takes the mean over flattened logits and targets; call `hidden.detach()` first. Head k has the weight
+# `decay**k`, with k from 1.
 #
 # </details>
 
 # %% [markdown]
-# The heads learn from texts that the target writes itself, any amount of them. The tree's shape comes from the same texts: of all
-# trees with so many nodes, the one whose guesses are right most often. The loop is `write` once more, with your mask, your
-# positions and your path; what is not on the path is cut from the cache.
+# The heads are trained on texts that the target generates itself, as many as you want. The tree's shape comes from the same texts: of all
+# trees with a given number of nodes, the one whose guesses are right most often. The loop is that of `write`, with your mask, your
+# positions and your path; nodes that are not on the path are removed from the cache.
 #
-# **Predict**: after training, how many percent of the time is head 3 right, which guesses four tokens on?
+# **Predict**: after training, in what percentage of places is head 3, which guesses the token four places ahead, right?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1034,7 +1036,7 @@ lab.experiment("heads", right_heads)
 
 # %% tags=["experiment", "folded"]
 def grown(heads, lessons, nodes, chain=False):
-    """A proposer whose tree has so many nodes; a chain: the first guess of each head."""
+    """A proposer with a tree of so many nodes; a chain has each head's first guess."""
     best = best_tree(heads.accuracy(lessons), nodes)
     return Medusa(
         heads, [(0,) * depth for depth in range(1, nodes + 1)] if chain else best
@@ -1104,21 +1106,21 @@ show.table(
 lab.experiment("medusa", medusa)
 
 # %% [markdown]
-# **Explain**: each head is right less often than the one before. In our run a chain of their first guesses brings 1.7 tokens a pass. Rivals help:
-# a tree of 12 nodes brings 2.1, one of 40 nodes 2.35. But a pass over 41 tokens costs more than one over 13, and making a tree takes time
-# too: with 12 nodes the text was written 1.4 times as fast as alone, with 40 only 1.2 times.
+# **Explain**: each head is right less often than the one before. In our run a chain of their first guesses gives 1.7 tokens per pass. Alternatives
+# help: a tree of 12 nodes gives 2.1, one of 40 nodes 2.35. But a pass over 41 tokens costs more than one over 13, and building the tree takes
+# time, too: with 12 nodes generation was 1.4 times as fast as the target alone, with 40 only 1.2 times.
 
 # %% [markdown]
-# The small model brought 4.2 tokens with four drafts. Why are heads so much worse? No head knows which tokens were drawn between its
-# vector and its guess: the small model has read them. EAGLE
-# ([Li et al. 2024](https://arxiv.org/abs/2401.15077)) therefore gives its one layer the tokens drawn; the package has it. Medusa's authors report 2.2
-# to 3.6 times, on Vicuna models of 7 to 33 billion weights.
+# The small model gave 4.2 tokens with four drafts. Why are the heads so much worse? A head does not know the tokens between its
+# hidden vector and its guess; the small model has read them. EAGLE
+# ([Li et al. 2024](https://arxiv.org/abs/2401.15077)) therefore feeds the drawn tokens to its single layer; the package includes it. Medusa's
+# authors report speed-ups of 2.2 to 3.6, mostly on Vicuna models of 7 to 33 billion parameters.
 
 # %% [markdown]
-# ### One text, whoever drafts
+# ### The same text with every draft
 #
-# At temperature 0 there is no chance left, so exactness is simple to state: token for token the same text. Here is a fingerprint of the
-# texts by each draft.
+# At temperature 0 nothing is random, so exactness is simple to state: the text is the same, token for token. Here is a fingerprint of the
+# texts with each draft method.
 
 # %% tags=["experiment"]
 from hashlib import sha256
@@ -1153,15 +1155,17 @@ show.table(
 lab.experiment("greedy", greedy)
 
 # %% [markdown]
-# **Takeaway**: in our run 192 tokens take 192 passes alone, 56 with the small model, 43 with int8, and always have the same fingerprint.
+# **Takeaway**: in our run 192 tokens took 192 passes of the target alone, 56 with the small model and 43 with int8, always with the same
+# fingerprint.
 
 # %% [markdown]
-# ## 6 · A length that adapts
+# ## 6 · An adaptive draft length
 #
-# Which length is best depends on the acceptance, which differs from draft to draft, and from one place of a text to another. The
-# package's `AdaptiveLength` estimates it while it writes: of the drafts that the target has looked at, the share that was kept, recent
-# ones counting more. Then it takes the length that is best by your formula. If that is 0, it drafts nothing for a while, and tries again
-# when the old evidence has faded. No clock is read: the costs were measured before. So the same chance writes the same text.
+# The best length depends on the acceptance rate, which differs between draft methods, and between places in a text. The
+# package's `AdaptiveLength` estimates it during generation: the share of the verified drafts that were kept, with more weight on recent
+# ones. Then it takes the best length by your formula. If that is 0, it drafts nothing for a while, and tries again
+# when the old estimate has decayed. It does not measure time, since the costs were measured before: with the same random numbers it generates
+# the same text.
 
 
 # %% tags=["experiment"]
@@ -1208,18 +1212,18 @@ show.bars(
 lab.experiment("adaptive", adaptive)
 
 # %% [markdown]
-# **Explain**: adapted, each draft costs about what its best fixed length costs, and nobody had to know which that is. Where no length
-# pays it stops drafting, and a token costs the 1.00 of the target alone. It is no better than its costs: in a batch they are others, so an
-# engine must hand it those of its batch.
+# **Explain**: with an adaptive length, each draft method costs about as much as with its best fixed length, which nobody had to know in
+# advance. If no length pays, it stops drafting, and a token costs the 1.00 of the target alone. It depends on the right costs: they are
+# different in a batch, so an engine must supply those of its batch.
 #
-# **Takeaway**: a length that adapts keeps what speculation wins where it wins, and loses nothing to speak of where it does not.
+# **Takeaway**: an adaptive length keeps the gain of speculation where there is one, and loses next to nothing where there is none.
 
 # %% [markdown]
-# ## 7 · A model that others trained
+# ## 7 · A model trained by others
 #
-# The same on stories15M (15 million weights, 32,000 tokens in its vocabulary), if it is in the course's cache (`python -m minitrain assets stories15M` fetches
-# it). Nothing here is graded. It writes a story greedily, and then once more with the story before it, for n-grams to find
-# again. The package's own loop, `speculate`, writes.
+# Now the same on stories15M (15 million parameters, a vocabulary of 32,000), if it is in the course's cache (`python -m minitrain assets stories15M` fetches
+# it). Nothing here is graded. It generates a story greedily, and then once more with the story in the prompt, where n-grams can find
+# it. We use the package's own loop, `speculate`.
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import fetch, is_cached
@@ -1258,9 +1262,10 @@ else:
     print("stories15M is not in the cache: this section is skipped")
 
 # %% [markdown]
-# **Explain**: where stories15M was there, the greedy texts are the same throughout. In our run a new story gives n-grams nothing (1.05 tokens a pass);
-# told again, it gives 1.94. And int8, which lost on our small target, wins here, 1.1 times: most of what stories15M reads is a head of 32,000 rows, and a quarter of those bytes is less
-# time. One layer fewer saves little of that, and loses. The draft that is best is a fact about the model *and* the machine.
+# **Explain**: with stories15M, too, all greedy texts are the same. In our run n-grams gain nothing on a new story (1.05 tokens per pass); when it
+# is told again, they give 1.94. And int8, which lost on our small target, wins here, by a factor of 1.1: most of the bytes that stories15M reads
+# are a head of 32,000 rows, and reading a quarter of them takes less time. One layer fewer saves little of that, and loses. The best draft
+# depends on the model *and* the machine.
 #
 # Next: the [map of the course](index.ipynb), or [e10 · Cost](e10_cost.ipynb), which turns seconds into dollars.
 

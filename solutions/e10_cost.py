@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e10 · What a training run costs
 #
-# **Before the first chip is rented you will know what fits, how long a step takes, what it costs and in which range you
-# may be wrong. You write the planner in closed forms, with a few constants a chip, and hold it against 92 published steps.**
+# **Before the first chip is rented you will know what fits, how long a step takes, what the run costs and how far off you
+# may be. You write the planner in closed form, with a few constants per chip, and compare it with 92 published steps.**
 #
-# 150 minutes · CPU is enough, and seconds of it · before: [e02 · Data parallel](e02_data_parallel.ipynb) ·
+# 150 minutes · CPU is enough; everything runs in seconds · before: [e02 · Data parallel](e02_data_parallel.ipynb) ·
 # [map of the course](index.ipynb)
 #
-# You build: weights and FLOPs, memory, a step's time, a search over plans, the Pareto front. You end with this picture:
+# You build: parameter and FLOP counts, memory, step time, a search over plans, the Pareto front. You end with this picture:
 #
 # ![Dollars against days for training a 70B model on four chips, with the range of their prices](../labs/pictures/e10_cost.png)
 
@@ -21,27 +21,26 @@ lab = Lab("e10_cost")
 # %% [markdown]
 # ## 1 · Two counts: N and the N of 6ND
 #
-# A weight costs memory whether it is used or not. It costs FLOPs only where it multiplies a token. In a dense model the two
-# counts differ by the embedding and the norms. In a mixture of experts they differ by a factor: DeepSeek-V3 holds 671B
+# A weight always costs memory. It costs FLOPs only when it multiplies a token. In a dense model the two
+# counts differ by the embedding and the norms. In a mixture of experts they differ by a large factor: DeepSeek-V3 holds 671B
 # parameters, and 37B of them multiply each token.
 #
-# The picture shows why. Every token on the left chooses two of four experts, so all four must lie in memory and each token
-# is multiplied by two.
+# In the picture every token on the left chooses two of four experts: all four must be in memory, but only two multiply it.
 
 # %%
 ideas.router.picture(capacity="none")
 
 # %% [markdown]
-# Let $h$ be the hidden width, $\ell$ the number of layers, $d$ the size of a head, $a$ the query heads, $k$ the key/value heads,
+# Let $h$ be the hidden width, $\ell$ the number of layers, $d$ the head size, $a$ the query heads, $k$ the key/value heads,
 # $f$ the MLP's width and $V$ the vocabulary. One layer has
 #
 # - the projections q and o between $h$ and the $ad$ numbers of all heads, and k and v between $h$ and $kd$: together
 #   $2hd\,(a+k)$ weights;
-# - an MLP of 3 matrices $h \times f$ with a gate (gate, up, down), of 2 without;
+# - an MLP of 3 matrices $h \times f$ with a gate (gate, up, down), or 2 without;
 # - two norms of $h$ weights each.
 #
-# Around the layers stand a last norm, the embedding and the head. Here these two are tables of their own, $hV$ each, whatever
-# `model.tied` says, and biases are not counted.
+# Outside the layers are a final norm, the embedding and the head. The last two count as separate tables of $hV$ weights, whatever
+# `model.tied` says; biases do not count.
 
 # %% [markdown]
 # Of Llama 2 70B
@@ -49,7 +48,7 @@ ideas.router.picture(capacity="none")
 # $$80\,\big(\underbrace{2\cdot 8192\cdot 128\cdot 72}_{0.15\,\text{B}} + \underbrace{3\cdot 8192\cdot 28672}_{0.70\,\text{B}}\big) +
 # \underbrace{8192\cdot 32000}_{0.26\,\text{B, head}} = 68.7\,\text{B}$$
 #
-# multiply a token. The embedding is looked up and the norms scale: neither is a matmul. With them the model holds 69.0B.
+# multiply each token. The embedding is a lookup and the norms scale: neither is a matmul. With them the model holds 69.0B.
 
 # %%
 llama = Model(
@@ -65,9 +64,9 @@ mixtral = Model(
 #
 # Difficulty 2 of 5 · 12 minutes · 8 points
 #
-# In the `moe_layers` of a mixture the MLP is replaced: by a router, a matrix $h$ x `experts` that every token is multiplied by,
-# by `experts` MLPs of width `moe_ffn`, of which a token meets `experts_per_token`, and by `shared_experts` of the same width,
-# which every token meets. An expert has as many matrices as the MLP. The other layers keep their MLP of `ffn`.
+# In `moe_layers` layers of a mixture the MLP is replaced by a router, a matrix $h$ x `experts` that multiplies every token,
+# by `experts` MLPs of width `moe_ffn`, of which a token uses `experts_per_token`, and by `shared_experts` MLPs of the same width,
+# which every token uses. An expert has as many matrices as the MLP. The other layers keep their MLP of width `ffn`.
 # `head_size` and `moe_layers` are properties of `model`.
 
 
@@ -97,18 +96,18 @@ weights = lab.grade(weights)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# What both counts share: attention of every layer, the dense MLPs, the routers, the head.
+# Both counts include the attention of every layer, the dense MLPs, the routers and the head.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Attention is `2 · h · head_size · (heads + kv_heads)`: q and o, k and v. One expert is `3 · h · moe_ffn`, without a gate `2 · …`.
+# Attention is `2 · h · head_size · (heads + kv_heads)`: q and o, k and v. One expert is `3 · h · moe_ffn`, or `2 · …` without a gate.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# All: plus `experts + shared_experts` experts a mixture layer, norms `(2 · layers + 1) · h`, and the embedding. Active: plus
-# `experts_per_token + shared_experts`.
+# To this the first count adds every expert of each mixture layer, shared ones included, the norms and the embedding; the second adds
+# only the experts that one token uses.
 #
 # </details>
 
@@ -124,40 +123,40 @@ for name, model in {
 # %% [markdown]
 # Mixtral needs the memory of a 47B model and the arithmetic of a 13B one.
 #
-# ## 2 · FLOPs, the model's and the hardware's
+# ## 2 · Model FLOPs and hardware FLOPs
 #
-# A multiply and an add are two FLOPs. So a matrix that multiplies a token costs 2 FLOPs a weight forward. Backward has two
+# A multiplication and an addition are two FLOPs, so the forward pass costs 2 FLOPs per weight and token. The backward pass has two
 # matmuls of the same size for each $Y = XW$: $dX = dY\,W^\top$ for the layer before, and $dW = X^\top dY$ for the optimizer.
-# That makes 2 + 4 = 6 FLOPs a weight and token, the 6 of "6ND".
+# That makes 2 + 4 = 6 FLOPs per weight and token, the 6 of "6ND".
 
 # %%
 ideas.step_passes()
 
 # %% [markdown]
-# Attention's scores have no weights, and 6ND leaves them out. A query of $d$ numbers meets the keys of all $s$ tokens of the
-# sequence: $2sd$ FLOPs a head for $QK^\top$ and as many for the product with the values. Over all heads ($ad = h$) and layers this
-# is $4\,\ell\,h\,s$ a token, forward; published tables count it in full, although the causal mask makes half of it needless. With
-# $N_a$ the weights that multiply a token and $D$ the tokens of a step, in FLOPs:
+# Attention scores involve no weights, and 6ND leaves them out. A query of $d$ numbers is multiplied with the keys of all $s$ tokens of the
+# sequence: $2sd$ FLOPs per head for $QK^\top$ and as many for the product with the values. Over all heads ($ad = h$) and layers this
+# is $4\,\ell\,h\,s$ per token in the forward pass. Published tables count it in full, although the causal mask makes half of it unnecessary.
+# With $N_a$ weights that multiply a token and $D$ tokens in a step, the FLOPs of a step are:
 #
 # $$C = 3\,(2 N_a + 4\,\ell\,h\,s)\,D$$
 #
-# For Llama 2 70B at 4,096 tokens this is 3 (137.4 + 10.7) = 444 GFLOP a token, as in the picture.
+# For Llama 2 70B at 4,096 tokens this is 3 (137.4 + 10.7) = 444 GFLOP per token, as in the picture.
 
 # %% [markdown]
 # The fourth row of the picture is what *recomputation* adds. Full recomputation keeps only each layer's input and runs the
-# layer again before its backward. The head is no layer: its backward follows its forward at once. Selective recomputation
-# repeats only the scores; fused attention (FlashAttention) never stores them, so it has none to repeat.
+# layer again before its backward. The head is not repeated: its backward follows its forward immediately. Selective recomputation
+# repeats only the scores; fused attention (FlashAttention) never stores them, so here we count nothing to repeat.
 #
-# **MFU**, model FLOPs utilisation, divides the model's FLOPs by seconds and peak. **HFU**, the hardware's, divides all that was
-# executed. [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473), table 1, print 52% of peak: this is an HFU. In the picture it is
-# a third above MFU, and nothing trains faster for it.
+# **MFU**, model FLOPs utilisation, is the model's FLOPs divided by seconds times peak. **HFU**, hardware FLOPs utilisation, counts
+# everything that was executed. The 52% of peak in table 1 of [Narayanan et al. 2021](https://arxiv.org/abs/2104.04473) is an HFU. In the
+# picture it is a third above MFU, at the same speed of training.
 
 # %% [markdown]
 # ### Exercise 2 · `step_flops`
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Count both of one step.
+# Count both for one step.
 
 
 # %% tags=["exercise"]
@@ -185,27 +184,27 @@ step_flops = lab.grade(step_flops)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Forward, of one token: `2 · weights(model)[1]` and the scores. Backward is twice that.
+# Forward, for one token: `2 · weights(model)[1]` plus the scores. Backward is twice that.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `run.tokens` is a step's; `run.plan.recompute` is "none", "selective" or "full".
+# `run.tokens` are the tokens of a step; `run.plan.recompute` is "none", "selective" or "full".
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# With `full`, forward runs once more except for the head's `2 · hidden · vocab`; the hardware does `3 · forward + again`.
+# With `full`, forward runs once more except for the head's `2 · hidden · vocab`; add what is repeated to three forwards.
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · Memory
 #
-# Adam in mixed precision keeps, of each parameter, 2 bytes of 16-bit weight, 4 bytes of FP32 gradient, and 12 bytes of optimizer:
-# an FP32 copy of the weight and two FP32 moments.
+# Adam in mixed precision keeps for each parameter a 16-bit weight (2 bytes), an FP32 gradient (4 bytes) and 12 bytes of optimizer
+# state: an FP32 copy of the weight and two FP32 moments.
 #
-# **Predict**: how many 80 GB chips hold these 18 bytes a parameter of Llama 2 70B, and nothing else?
+# **Predict**: how many 80 GB chips does it take to hold these 18 bytes per parameter of Llama 2 70B, and nothing else?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -220,9 +219,8 @@ import math
 lab.reveal("chips", math.ceil(18 * weights(llama)[0] / 80e9))
 
 # %% [markdown]
-# Plain data parallelism copies all of this to every rank. ZeRO cuts it over the $R$ data ranks instead: stage 1 the optimizer,
-# stage 2 the gradients too, stage 3 the weights too. The picture draws the ZeRO paper's own bytes, where a gradient has 2 and the
-# sum is 16; with FP32 gradients it is 18. The N of its formulas is our $R$.
+# Plain data parallelism copies all of this to every rank. ZeRO shards it over the $R$ data-parallel ranks instead: stage 1 the optimizer
+# state, stage 2 the gradients as well, stage 3 the weights as well. The picture uses the ZeRO paper's bytes: 2 for a gradient, 16 in all. Its N is our $R$.
 
 # %%
 ideas.zero_stages()
@@ -232,13 +230,13 @@ ideas.zero_stages()
 #
 # $$\text{stage 1: } \left(2 + 4 + \tfrac{12}{R}\right) P \qquad \text{stage 3: } \tfrac{2 + 4 + 12}{R}\, P$$
 #
-# For Llama 2 70B on 64 ranks these are 427 GB, more than five chips' worth, and 19.4 GB.
+# For Llama 2 70B on 64 ranks these are 427 GB, more than five chips hold, and 19.4 GB.
 #
 # ### Exercise 3 · `state_bytes`
 #
 # Difficulty 1 · 4 minutes · 7 points
 #
-# Count one rank's bytes; `per` has those of one parameter. Divide, round nothing. Checked against the 54 cells of the ZeRO paper's table 1.
+# Count one rank's bytes, without rounding; `per` has the bytes per parameter. The checks include all 54 cells of the ZeRO paper's table 1.
 
 
 # %% tags=["exercise"]
@@ -249,7 +247,7 @@ def state_bytes(
     per: tuple[int, int, int] = (2, 4, 12),
 ) -> tuple[float, float, float]:
     """Bytes on one rank of (weights, gradients, optimizer), which have `per`
-    bytes a parameter. About 3 lines."""
+    bytes per parameter. About 3 lines."""
     ### BEGIN SOLUTION
     shards = [ranks if zero >= stage else 1 for stage in (3, 2, 1)]
     return tuple(parameters * size / n for size, n in zip(per, shards))
@@ -267,7 +265,7 @@ state_bytes = lab.grade(state_bytes)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The optimizer is divided from stage 1 on, gradients from stage 2, weights in stage 3.
+# The optimizer state is divided from stage 1 on, gradients from stage 2 on, weights in stage 3.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -277,52 +275,52 @@ state_bytes = lab.grade(state_bytes)
 # </details>
 
 # %% [markdown]
-# Now the activations. Backward needs some tensors of forward again, and each operation decides which:
+# Now the activations. Backward needs some tensors of the forward pass again; which ones depends on the operation:
 #
-# - a matmul $Y = XW$ keeps its input $X$, since $dW = X^\top dY$: 2 bytes a number;
-# - a norm and an activation function keep their input, 2 bytes a number;
-# - dropout keeps its mask, 1 byte a number;
-# - a softmax keeps its output, 2 bytes a number.
+# - a matmul $Y = XW$ keeps its input $X$, since $dW = X^\top dY$: 2 bytes per element;
+# - a norm and an activation function keep their input, 2 bytes per element;
+# - dropout keeps its mask, 1 byte per element;
+# - a softmax keeps its output, 2 bytes per element.
 #
-# The picture shows one layer of GPT-3's size: in the second row what each operation keeps, in bytes a token, in the bar
+# The picture shows one layer of GPT-3's size: in the second row what each operation keeps, in bytes per token, and in the bar
 # below the sum on one of $t$ tensor-parallel ranks.
 
 # %%
 ideas.kept_tensors()
 
 # %% [markdown]
-# **Blue: whole.** Norms, additions and their dropouts work on the whole width on every tensor rank. Kept are four inputs of $2h$
-# bytes: of two norms, of q/k/v and of the MLP, $8h$ in all. Two dropout masks make it $10h$ in the software of 2022; today's
-# (`plan.modern`) keeps $8h$, for it has no dropout.
+# **Blue: whole.** Norms, additions and their dropouts work on the whole width on every tensor rank. They keep four inputs of $2h$
+# bytes, those of two norms, of q/k/v and of the MLP: $8h$ in all. Two dropout masks make it $10h$ in the software of 2022; today's
+# (`plan.modern`) keeps $8h$, as it has no dropout.
 #
-# Sequence parallelism, `sp`, cuts exactly these along the tokens: each of the $t$ ranks holds $1/t$. Without it
-# they weigh as much on one of 8 ranks as all its scores.
+# Sequence parallelism, `sp`, shards exactly these along the tokens: each of the $t$ ranks holds $1/t$. Without it
+# they take as much memory on one of 8 ranks as its scores.
 
 # %% [markdown]
-# **Orange: cut by tensor parallelism.** Each tensor rank has some of the heads and some columns of the MLP. q and attention's
-# result have $a\,d$ numbers a token, k and v have $k\,d$, 2 bytes each: $2d\,(2a + 2k) = 4d\,(a + k)$ bytes. An MLP without a gate
-# keeps the activation's input and output (the input of its last matmul): $2f + 2f = 4f$. With a gate it keeps gate, up, and their
-# product: $6f$, if one kernel does activation and product. All of this is divided by $t$, with or without `sp`.
+# **Orange: cut by tensor parallelism.** Each tensor rank has some of the heads and some columns of the MLP. q and the attention
+# output have $a\,d$ numbers per token, k and v have $k\,d$, 2 bytes each: $2d\,(2a + 2k) = 4d\,(a + k)$ bytes. An MLP without a gate
+# keeps its activation's input and output (the last matmul's input): $2f + 2f = 4f$. With a gate it keeps gate, up, and their
+# product: $6f$, if one kernel computes activation and product. All of this is divided by $t$, with or without `sp`.
 
 # %% [markdown]
-# **Green: the scores.** A head has one score for each of the $s$ tokens. The softmax's output takes 2 bytes, the mask of its
-# dropout 1, the result after dropout 2: $5as$ bytes a token, cut by $t$ like the heads. Context parallelism (`cp`)
-# spreads the keys over $c$ ranks, so a rank meets $s/c$ of them: $5as/c$.
+# **Green: the scores.** A head has one score for each of the $s$ tokens. The softmax output takes 2 bytes, the mask of its
+# dropout 1, the result after dropout 2: $5as$ bytes per token, divided by $t$ like the heads. Context parallelism (`cp`)
+# spreads the keys over $c$ ranks, so a rank has $s/c$ of them: $5as/c$.
 #
-# Fused attention keeps no scores, only one FP32 number a head and token, the logarithm of the softmax's sum: $4a$ bytes, cut by
-# $t$ too. So selective recomputation, which drops the green part, changes nothing there. Full recomputation keeps a layer's
-# input alone: $2h$, here whole on each tensor rank, with `sp` too.
+# Fused attention keeps no scores, only one FP32 number per head and token, the logarithm of the softmax's sum: $4a$ bytes, also divided by
+# $t$. So selective recomputation, which drops the green part, changes nothing there. Full recomputation keeps only a layer's
+# input: $2h$, here whole on each tensor rank even with `sp`.
 
 # %% [markdown]
 # The layer of the picture, in the software of 2022, on 8 tensor ranks:
 #
 # $$\underbrace{10h}_{\text{whole}} + \underbrace{\tfrac{8h + 16h}{8}}_{\text{heads, MLP}} +
-# \underbrace{\tfrac{5\cdot 96\cdot 2048}{8}}_{\text{scores} \,=\, 10h} = 23h = 283\ \text{kB a token}.$$
+# \underbrace{\tfrac{5\cdot 96\cdot 2048}{8}}_{\text{scores} \,=\, 10h} = 23h = 283\ \text{kB per token}.$$
 #
 # With sequence parallelism and selective recomputation it is $34h/8$ = 52 kB, 5.4 times less.
 
 # %% [markdown]
-# How many layers' worth of this are alive at once? The pipeline decides, here 1F1B:
+# How many layers' worth of this is alive at once? That depends on the pipeline schedule, here 1F1B:
 
 # %%
 from minitrain.parallel.pipeline.schedules import one_forward_one_backward
@@ -332,30 +330,30 @@ show.draw_schedule(
 )
 
 # %% [markdown]
-# Of $p$ ranks the first runs $p$ forwards before a backward frees one; of $m$ microbatches it can hold no more than $m$. Each is
-# worth the $\ell/p$ layers that it owns:
+# The first of $p$ ranks runs $p$ forwards before a backward frees one, but never more than there are microbatches, $m$. Each forward
+# keeps the activations of the $\ell/p$ layers that the rank owns:
 #
 # $$\min(p, m)\cdot\frac{\ell}{p}, \quad\text{which is } \ell \text{ for } m \ge p$$
 #
-# So $p$ cancels: *a pipeline gives its first rank no fewer activations to hold.* Interleaved, a rank owns $v$ chunks (`vpp`) of
+# So $p$ cancels: *a pipeline does not reduce its first rank's activations.* Interleaved, a rank owns $v$ chunks (`vpp`) of
 # $\ell/(pv)$ layers, and with $2p$ microbatches or more it runs $pv + p - 1$ chunk-forwards before the first is freed:
 #
 # $$(pv + p - 1)\,\frac{\ell}{pv} = \ell\left(1 + \frac{p-1}{pv}\right)$$
 #
-# GPT-3 on 8 ranks of 3 chunks: 96 (1 + 7/24) = 124 layers' worth. Of 2,048 tokens at 283 kB they take 71.8 GB.
+# GPT-3 on 8 ranks of 3 chunks: 96 (1 + 7/24) = 124 layers' worth. With 2,048 tokens at 283 kB they take 71.8 GB.
 
 # %% [markdown]
 # ### Exercise 4 · `activation_bytes`
 #
 # Difficulty 4 · 22 minutes · 10 points
 #
-# Multiply three factors: layers alive, tokens of a microbatch on this rank (`run.local_tokens`), bytes a token and layer. For
-# `vpp` over 1 take the interleaved line whatever $m$ is (`run.microbatches`). The model is dense.
+# Multiply three factors: layers alive, tokens of a microbatch on this rank (`run.local_tokens`), bytes per token and layer. For
+# `vpp` over 1 use the interleaved formula whatever $m$ is (`run.microbatches`). The model is dense.
 
 
 # %% tags=["exercise"]
 def activation_bytes(run: Run) -> float:
-    """What the first pipeline rank keeps for backward at its fullest. About 15
+    """Peak bytes that the first pipeline rank keeps for backward. About 15
     lines."""
     ### BEGIN SOLUTION
     plan, model, h = run.plan, run.model, run.model.hidden
@@ -381,24 +379,24 @@ activation_bytes = lab.grade(activation_bytes)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `run.local_tokens` are the tokens of a microbatch here. Three factors: layers alive, tokens, bytes per token and layer.
+# Compute bytes per token and layer in two parts: the blue one, which only `sp` divides, and the rest, which `tp` divides.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `alive = min(p, m) / p` times the layers; interleaved (`plan.vpp > 1`) another line. `full` returns early.
+# `alive = min(p, m) / p` times the layers, or the interleaved formula if `plan.vpp > 1`. `full` can return early.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `whole / (t if plan.sp else 1) + split / t`; `split` has the scores only if
-# `not plan.modern and plan.recompute == "none"`; fused, it has `4 · heads` in their place.
+# The scores count only if attention is not fused (`plan.modern`) and nothing is recomputed; `4 · heads` counts whenever it is
+# fused. Both belong to the part that `tp` divides.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: figure 1 of [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198), computed by your functions. Embedding
-# and head are left out as in the paper.
+# **Run**: figure 1 of [Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198), computed by your functions. As in the paper,
+# embedding and head are left out.
 
 # %% tags=["experiment"]
 from minitrain.planning.columns import run_from_row
@@ -453,8 +451,8 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: without sequence parallelism and selective recomputation none of the four models fits an 80 GB A100; with both, all do. The
-# activations of the 175B model fall from 66.8 GiB (the 71.8 GB above) to 12.4 GiB, 5.4 times. They agree with the
-# printed ones to four digits because the paper computed them too: this checks your arithmetic, not nature.
+# activations of the 175B model fall from 66.8 GiB (the 71.8 GB above) to 12.4 GiB, 5.4 times less. They equal the published
+# ones to four digits because the paper computed them too: nothing was measured.
 #
 # A 70B on 64 chips:
 
@@ -498,14 +496,14 @@ widgets.explore(
 # %% [markdown]
 # ## 4 · A step on paper
 #
-# Where do a step's seconds go? A rank computes matmuls, runs kernels that memory bounds, waits for its tensor ranks, for the
-# pipeline to fill and drain, and for gradients. You add these five parts.
+# A step has five parts: a rank computes matmuls, runs memory-bound kernels, waits for its tensor-parallel ranks, for the
+# pipeline to fill and drain, and for gradients.
 #
 # A chip reaches a share of its peak: `chip.constants.matmul` in large matmuls (A100 0.75, H100 0.60), `.attention` in
-# attention's scores. These constants were fitted once for each chip, to the same 92 published steps that you compare with below: the error says
-# how well these steps can be met; a forecast may err more.
+# attention scores. These constants were fitted once per chip, to the same 92 published steps that you compare with below; a forecast may be
+# worse.
 #
-# **Predict**: how far off is such a model in the mean over these 92 steps, in percent?
+# **Predict**: how far off is such a model on average over these 92 steps, in percent?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -515,53 +513,52 @@ guess = 15
 lab.predict("error", guess, unit="%")
 
 # %% [markdown]
-# **Matmul.** Count in *passes*: a forward is one, a backward two, since it has two matmuls for each. A step is 3 passes, or 4 where
-# full recomputation runs forward again. (Repeating the scores alone is small, and left out.) With $C$ of exercise 2, the scores'
-# forward FLOPs $F_s = 4\,\ell\,h\,s\,D$, the others' $F = C/3 - F_s$, the shares $\mu$ and $\mu_s$ that matmuls and scores reach, $G$
-# chips, and the peak $\pi$ in FLOP/s, in seconds:
+# **Matmul.** Count in *passes*: a forward is one, a backward two, since it has two matmuls for each one. A step is 3 passes, or 4 with
+# full recomputation. (Repeating the scores alone is small, and left out.) Let $C$ be the FLOPs of exercise 2, $F_s = 4\,\ell\,h\,s\,D$ the
+# scores' forward FLOPs and $F = C/3 - F_s$ the others', $\mu$ and $\mu_s$ the shares of the peak that matmuls and scores reach, $G$ the
+# number of chips and $\pi$ the peak in FLOP/s. In seconds:
 #
 # $$T_\text{matmul} = \text{passes}\cdot\frac{F/\mu + F_s/\mu_s}{G\,\pi}$$
 #
-# Take Llama 2 70B on 512 H100 ($\mu$ 0.60, $\mu_s$ 0.44, peak 989 TFLOP/s in 16 bits), tp 8, pp 4, dp 16, 1,024
-# sequences of 4,096 tokens a step, one a microbatch:
+# Take Llama 2 70B on 512 H100 ($\mu$ 0.60, $\mu_s$ 0.44, peak 989 TFLOP/s in 16 bits), tp 8, pp 4, dp 16, with 1,024
+# sequences of 4,096 tokens per step and one per microbatch:
 #
 # $$3\cdot\frac{5.764\cdot 10^{17}/0.60 + 4.504\cdot 10^{16}/0.44}{512\cdot 989\cdot 10^{12}} = 6.30\ \text{s}$$
 
 # %% [markdown]
-# **Elementwise.** Norms, additions and activation functions do few FLOPs a byte, so the memory's speed decides their time.
+# **Elementwise.** Norms, additions and activation functions do few FLOPs per byte, so memory bandwidth determines their time.
 # `elementwise_seconds(run)` is given: the seconds of one layer's forward for one microbatch. A rank sends $m$ microbatches through its
-# $\ell/p$ layers in each pass, and backward counts as two passes here too. In the example, 64 · 80/4 = 1,280 layers a pass take 0.67 s
-# in three.
+# $\ell/p$ layers in each pass, and backward counts as two passes here too. In the example, three passes of 64 · 80/4 = 1,280 layers
+# take 0.67 s.
 
 # %% [markdown]
-# **Tensor.** Tensor parallelism cuts a layer's first matrix by columns and its second by rows, for attention and for the MLP. The row cut
-# leaves every rank with a sum that is not finished:
+# **Tensor.** In attention and MLP, tensor parallelism cuts the first matrix by columns and the second by rows. The row cut
+# leaves each rank a partial sum:
 
 # %%
 ideas.row_cut()
 
 # %% [markdown]
-# So forward all-reduces twice a layer, after attention and after the MLP, and all wait. A message is a microbatch's activations, $2h$
-# bytes a token. In backward the column cut does the same to the input's gradient: again two. Weights' gradients send nothing. So
-# backward counts twice in FLOPs, but once in messages. Full recomputation repeats forward's two.
+# So forward has two all-reduces per layer, after attention and after the MLP, and all ranks wait. A message is a microbatch's activations,
+# $2h$ bytes per token. In backward the column cut leaves a partial sum of the input's gradient: two more. Weight gradients send nothing. So
+# backward counts as two passes in FLOPs, but as one in messages. Full recomputation repeats forward's two.
 #
-# `fabric.seconds("all_reduce", nbytes, ranks, stride)` is given, 0 for one rank; tensor ranks are neighbours, their stride is the
-# default, 1. With `sp` a reduce-scatter and an all-gather of the same bytes take its place. In the example 4 · 1,280 messages of 67 MB
+# `fabric.seconds("all_reduce", nbytes, ranks, stride)` is given, and is 0 for one rank. Tensor ranks are neighbours: their stride is the
+# default, 1. With `sp` a reduce-scatter and an all-gather replace it and send the same bytes. In the example 4 · 1,280 messages of 67 MB
 # take 2.36 s.
 
 # %% [markdown]
-# **Bubble.** In the schedule above the last rank waits $p - 1$ forwards until the first microbatch reaches it, and $p - 1$ backwards
-# at the end; every other rank's hatched time adds up to the same. The busy time, matmul, elementwise and tensor, is that of $m$
-# microbatches, so the wait is $(p - 1)/m$ of it. Interleaving makes the pieces that are passed on $v$ times shorter:
+# **Bubble.** In the schedule above the last rank waits for $p - 1$ forwards until the first microbatch reaches it, and for $p - 1$ backwards
+# at the end; every other rank's idle (hatched) time adds up to the same. The busy time, matmul, elementwise and tensor, is that of $m$
+# microbatches, so the wait is $(p - 1)/m$ of it. Interleaving makes each stage's pieces $v$ times shorter:
 #
 # $$T_\text{bubble} = \frac{p-1}{v\,m}\,\big(T_\text{matmul} + T_\text{elementwise} + T_\text{tensor}\big)$$
 #
-# In the example 3/64 of all three: 0.44 s. A rank that waits in a collective hands on nothing, so that time belongs inside the
-# bracket.
+# In the example it is 3/64 of the three: 0.44 s. A rank that waits in a collective passes nothing on, which is why $T_\text{tensor}$ counts.
 
 # %% [markdown]
 # **Data.** A rank holds $N$/(tp · pp) of all $N$ parameters. The dp · cp ranks that hold the same ones add their FP32 gradients,
-# 4 bytes each, by one all-reduce a step. In the numbering of the ranks tensor ranks are neighbours, and data ranks stand tp apart:
+# 4 bytes each, in one all-reduce per step. Tensor ranks have consecutive numbers; data ranks are tp apart:
 
 # %%
 from minitrain.parallel.mesh import Mesh
@@ -570,12 +567,12 @@ mesh = Mesh(pp=2, dp=4, tp=2)
 show.draw_mesh(mesh, axis="dp", title="16 chips: pp 2, dp 4, tp 2")
 
 # %% [markdown]
-# This tp is their `stride`: it tells the fabric whether they share a node. None of this is hidden behind computation. In the
-# example 8.6 GB take 0.45 s.
+# This tp is their `stride`, from which the fabric knows whether they share a node. We assume no overlap with computation. In
+# the example 8.6 GB take 0.45 s.
 #
-# ZeRO-3 has no whole weights to begin with. In place of that all-reduce, among the same ranks, each microbatch gathers weights before
-# forward and before backward (`all_gather`, 2 bytes for each of $N$/(tp · pp)) and scatters gradients (`reduce_scatter`, 4 bytes for
-# each). This runs beside matmul and elementwise, so only what is longer than both adds to the step:
+# With ZeRO-3 no rank holds whole weights. Instead of that all-reduce, the same ranks gather the weights for each microbatch before
+# forward and again before backward (`all_gather`, 2 bytes for each of $N$/(tp · pp)) and scatter gradients (`reduce_scatter`, 4 bytes for
+# each). This overlaps with matmul and elementwise: only the excess adds to the step:
 #
 # $$T_\text{data} = \max\big(0,\; m\,(2\,T_\text{gather} + T_\text{scatter}) - T_\text{matmul} - T_\text{elementwise}\big)$$
 
@@ -629,24 +626,24 @@ step_parts = lab.grade(step_parts)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Forward's FLOPs are a third of `step_flops(run)[0]`; take the scores out, since they run at another rate.
+# The forward FLOPs are a third of `step_flops(run)[0]`; subtract the scores, which run at another rate.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `elementwise = passes · layers · elementwise_seconds(run)`; `tensor = 2 · (passes - 1) · layers · all-reduce`: backward
-# counts as two passes, but all-reduces as often as forward.
+# `elementwise = passes · layers · elementwise_seconds(run)`, where `layers` are those a rank executes in one pass. Per layer, backward
+# has as many all-reduces as forward, although it counts as two passes.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `matmul = passes · (flops / held.matmul + scores / held.attention) / (run.gpus · chip.peak(plan.precision))`, with
-# `scores = 4 · layers · hidden · seq · run.tokens`.
+# `layers = run.microbatches · model.layers / plan.pp`; `tensor` has `2 · (passes - 1) · layers` messages. Both ZeRO-3 collectives move
+# the bytes of the whole of $N$/(tp · pp).
 #
 # </details>
 
 # %% [markdown]
-# By hand the example came to 6.30, 0.67, 2.36, 0.44 and 0.45 s; by your function:
+# By hand the example gave 6.30, 0.67, 2.36, 0.44 and 0.45 s; your function gives:
 
 # %%
 plan = Plan(tp=8, sp=True, pp=4, dp=16, zero=1)
@@ -655,8 +652,8 @@ parts = step_parts(example, fabric_of(example.chip, example.per_node))
 print(", ".join(f"{name} {value:.2f} s" for name, value in parts.items()))
 
 # %% [markdown]
-# **Run**: 92 published steps in 16 bits, those that the constants were fitted to, by your function and by the course's planner,
-# an event-driven clock with the same constants.
+# **Run**: the 92 published 16-bit steps, predicted by your function and by the course's planner, an event-driven simulation with the
+# same constants.
 
 # %% tags=["experiment"]
 from minitrain.planning.validate import published_steps
@@ -691,7 +688,7 @@ def mean_error(rows, seconds) -> float:
 lab.reveal("error", mean_error(errors, lambda row: row["yours_seconds"]))
 
 # %% [markdown]
-# Your steps and the published ones, and the mean error as parts are added:
+# Your steps against the published ones, and the mean error as parts are added:
 
 # %% tags=["folded"]
 parts = ["matmul", "elementwise", "tensor", "bubble", "data"]
@@ -741,10 +738,10 @@ for rows, words in ((errors, "of the fit"), (others, "that took no part")):
     print(f"{len(rows)} steps {words}: {found}")
 
 # %% [markdown]
-# **Explain**: matmuls alone miss 21% (MPT) to 37% (SC21). MPT needs only the memory-bound kernels; Korthikanti and SC21 these,
-# the collectives and a little the bubble; Llama 3 the collectives, the bubble and the gradients. What yours lacks: sends between stages, small kernels, and
-# overlap that is not free; the planner, which has them, halves the error. Three steps that took no part in the fit (BLOOM, LLaMA 65B,
-# nanoGPT) you miss by 14.6%, the planner by 5.5%.
+# **Explain**: matmuls alone err by 21% (MPT) to 37% (SC21). For MPT memory-bound kernels explain most of the rest; for Korthikanti and SC21 the
+# collectives, too, and the bubble a little; for Llama 3 the collectives, the bubble and the gradients. Your formula lacks sends
+# between stages, small kernels, and the cost of overlap; the planner has them, and half the error. Three steps outside the fit
+# (BLOOM, LLaMA 65B, nanoGPT) you miss by 14.6%, the planner by 5.5%.
 #
 # "1T full" of Korthikanti's table 5 runs 64 stages with 512 microbatches:
 
@@ -775,32 +772,32 @@ lab.answer("bubble_share", bubble_share)
 # %% [markdown]
 # ## 5 · Search
 #
-# Which cut of the model over the cluster is best? The sizes of the mesh multiply to the number of chips, as 2 · 4 · 2 = 16 in the
-# picture above. Make every plan, drop those that are impossible or do not fit, time the rest.
+# How is the model best distributed over the cluster? The sizes of the mesh multiply to the number of chips, as 2 · 4 · 2 = 16
+# in the picture above. Make every plan, drop those that are not allowed or do not fit, and time the rest.
 
 # %% [markdown]
-# Which plans are possible follows from what is cut:
+# The rules for a plan follow from what each axis shards:
 #
-# - Tensor parallelism deals out heads, so tp divides `heads`. It talks in every layer, so it stays in a node: at most 8.
-# - A pipeline deals out layers, so pp divides `layers`; we try up to 16.
-# - The rest is data parallel: dp = gpus / (tp · pp), where that divides.
+# - Tensor parallelism shards heads, so tp divides `heads`. It communicates in every layer, so it stays in a node: at most 8.
+# - A pipeline distributes layers, so pp divides `layers`; we try up to 16.
+# - The rest is data parallel: dp = gpus / (tp · pp), which must be a whole number.
 # - Each data rank gets whole microbatches, so dp · micro_batch divides the batch.
-# - ZeRO-3 would gather each stage's weights again for every microbatch of a pipeline: it is ruled out with pp over 1.
+# - ZeRO-3 in a pipeline would gather each stage's weights again for every microbatch: it is excluded if pp is over 1.
 
 # %% [markdown]
-# Sequence parallelism sends no more than the all-reduce and saves memory: it is on wherever tp is over 1. ZeRO-1 sends
-# no more than plain data parallelism, so it is the least that is tried. Fused attention has no scores to recompute: none and full
-# remain.
+# Sequence parallelism sends no more than the all-reduce and saves memory: it is on whenever tp is over 1. ZeRO-1 sends
+# no more than plain data parallelism: stage 0 is not tried. Fused attention keeps no scores, so selective recomputation is not either.
 #
 # These are 4 · 5 · 2 · 2 · 3 = 240 combinations, before the rules. A plan *fits* if it needs at most 92% of the chip's memory: the
-# rest is for buffers and fragments. Ask for the memory first.
+# rest is for buffers and fragmentation. Compute the memory first.
 
 # %% [markdown]
 # ### Exercise 6 · `best_plans`
 #
 # Difficulty 3 · 12 minutes · 8 points
 #
-# `make_run(chip, model, plan, seq, batch)` makes a run of a plan; `memory_of` and `seconds_of` are functions of a run.
+# `make_run(chip, model, plan, seq, batch)` makes a run of a plan; `memory_of` and `seconds_of` are functions of a run. Return `best`
+# runs, which is at least 1; if fewer fit, all of them; if none fits, an empty list.
 
 # %% tags=["exercise"]
 from itertools import product
@@ -815,9 +812,9 @@ def best_plans(
     the rest, dp · micro_batch dividing batch, zero 1 or 3 (no 3 with pp > 1),
     recompute none or full, micro_batch 1 2 4, sp where tp > 1, the rest as
     Plan() has it.
-    Fits: memory_of(run) is at most 92% of chip.memory. Each run is asked for
-    its memory once, and what fits, only that, timed once. Of equally fast ones
-    any. About 13 lines."""
+    A run fits if memory_of(run) is at most 92% of chip.memory. memory_of is
+    called once for each run, seconds_of once for each that fits and for no
+    other. Of equally fast ones any. About 13 lines."""
     ### BEGIN SOLUTION
     fitting = []
     sizes = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 3), ("none", "full"), (1, 2, 4)
@@ -842,22 +839,22 @@ best_plans = lab.grade(best_plans)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `product(tps, pps, zeros, recomputes, micros)` gives every combination; `continue` past those that are not legal.
+# `product(tps, pps, zeros, recomputes, micros)` gives every combination; skip those that break a rule.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `dp = gpus // (tp * pp)`, where that divides; then `batch % (dp * micro)` must be 0. `make_run(chip, model, plan, seq, batch)`.
+# `dp = gpus // (tp * pp)`, if that divides; then `batch % (dp * micro)` must be 0.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Collect the runs with `memory_of(run) <= 0.92 * chip.memory`, then `sorted(fitting, key=seconds_of)[:best]`.
+# Collect the runs that fit in a list. Then sort it: `sorted` calls its `key` once per element, as is asked for.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: a 70B on 512 H100, 4.19M tokens a step. Your functions give memory and seconds.
+# **Run**: Llama 2 70B on 512 H100, with 4.19M tokens per step, by your functions.
 
 # %%
 from minitrain.planning.hardware import find_chip
@@ -889,18 +886,17 @@ show.table(table, "The fastest plans that fit", highlight="step (s)", formats=fo
 
 # %% [markdown]
 # **Explain**: the fastest plan has tp 2, ZeRO-3 and no pipeline, at 7.82 s. Section 4's example, tp 8 and pp 4, takes 10.2 s, 2.4 of
-# them in all-reduces. Published runs of this size use more tensor and pipeline parallelism, in part because ZeRO-3's traffic, free
-# beside the computation in your formula, takes bandwidth and multiprocessors from a machine's matmuls.
+# them in tensor all-reduces. Published runs of this size use more tensor and pipeline parallelism, in part because ZeRO-3's traffic
+# overlaps at no cost in your formula, and takes memory bandwidth and multiprocessors from a real chip's matmuls.
 #
-# The first five lie within 13%, less than twice the formula's own error. The search keeps you from bad plans; it does not rank the
-# good ones.
+# The first five are within 13%, less than twice the formula's error: the search excludes bad plans, but cannot rank good ones.
 
 # %% [markdown]
 # ## 6 · Money is a range
 #
-# `data/prices.csv` holds what pages printed for an hour of a chip, each with its date and source.
+# `data/prices.csv` lists published prices for an hour of a chip, each with its date and source.
 #
-# **Predict**: the dearest on-demand hour of an H100 costs how many times the cheapest?
+# **Predict**: how many times the cheapest on-demand hour of an H100 does the most expensive one cost?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -911,14 +907,13 @@ lab.predict("price_ratio", guess, unit="x")
 
 # %% [markdown]
 # **Run**: Llama 2 70B's two trillion tokens, on four kinds of chip, 64 to 4,096 of each, always with the best plan of your search.
-# With $D_\text{run}$ tokens in all, $D$ tokens and $T$ seconds a step, $G$ chips and $g$ the share of time that failures leave
-# (Llama 3's rate of failures):
+# With $D_\text{run}$ tokens in all, $D$ tokens and $T$ seconds per step, $G$ chips, and $g$ the share of time left after failures (at
+# Llama 3's failure rate):
 #
 # $$\text{chip-hours} = \frac{D_\text{run}}{D}\cdot\frac{T\,G}{3600\,g}, \qquad
 # \text{kWh} = \text{chip-hours}\cdot\frac{\text{watts}}{1000}\cdot\text{PUE}$$
 #
-# 512 H100: 476,837 steps of 7.82 s are 43.2 days, with failures 43.6, or 536,000 chip-hours. For B200 and H200 no run was fitted:
-# they take constants derived from the other chips. PUE, what a data centre draws for one watt of chip, is set to 1.2.
+# For 512 H100, 476,837 steps of 7.82 s are 43.2 days, 43.6 with failures, or 536,000 chip-hours. Constants of H200 and B200 are derived from other chips', not fitted. PUE, the watts a data centre draws per watt of chip, is assumed to be 1.2.
 
 # %% tags=["experiment"]
 from minitrain.planning.money.cost import Failures, Site, energy_kwh, goodput
@@ -980,21 +975,21 @@ price = price_of("H100-SXM-80GB")
 lab.reveal("price_ratio", price.high / price.low)
 
 # %% [markdown]
-# **Explain**: your step is off by a tenth (7% in the fit, 15% outside), the price by a factor of eight. Typical is the median offer; of B200 there is
-# one offer only, so its range is unknown. The table is computed. Meta reports 1,720,320 A100-hours for this model, half again as many
-# as your 1,159,000: a plan of 2023, and all that a formula leaves out. Its 291 tonnes of CO2 are computed too.
+# **Explain**: your step is off by about a tenth (7% in the fit, 15% outside); prices differ by a factor of eight. Typical is the median offer;
+# B200 has only one offer, so its range is unknown. The table is computed. Meta
+# [reports](https://arxiv.org/abs/2307.09288) 1,720,320 A100-hours for this model, 48% more than your 1,159,000: it used a plan of 2023, and
+# a formula leaves much out. Its 291 tonnes of CO2 are computed, too.
 
 # %% [markdown]
-# Which rows deserve a look? A choice is *beaten* if another is at least as fast and as cheap, and better in one of the two. In the
-# picture, of invented points, the grey corner holds whatever beats the ringed one. Points with an empty corner form the
-# **Pareto front**: a staircase on which being faster costs more.
+# Which rows are worth considering? A choice is *beaten* (dominated) if another is at least as fast and as cheap, and better in one of the
+# two. In the picture, of invented points, the grey corner holds whatever beats the ringed one. Points with an empty corner form the
+# **Pareto front**: a staircase on which faster costs more.
 
 # %%
 ideas.pareto_front()
 
 # %% [markdown]
-# Comparing all pairs of $n$ choices takes $n^2$ comparisons. Walking along the days is enough: whoever comes later must be cheaper than
-# all before.
+# Comparing all pairs of $n$ choices takes about $n^2$ comparisons. Sorted by days, it is enough that each is cheaper than all before.
 #
 # ### Exercise 7 · `pareto`
 #
@@ -1005,9 +1000,9 @@ ideas.pareto_front()
 
 # %% tags=["exercise"]
 def pareto(choices: list) -> list:
-    """Those that no other beats, fastest first; `choices`, perhaps empty, stays
-    as it is. A choice has .days and .usd; of two that are equal, one is enough.
-    About 5 lines."""
+    """The choices that no other beats, fastest first; `choices`, which may be
+    empty, is not changed. A choice has .days and .usd; of two equal ones, one
+    is enough. About 5 lines."""
     ### BEGIN SOLUTION
     front = []
     for choice in sorted(choices, key=lambda c: (c.days, c.usd)):
@@ -1023,22 +1018,22 @@ pareto = lab.grade(pareto)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Walk from the fastest to the slowest: who comes later is slower, so it must be cheaper.
+# Go from the fastest to the slowest: a later one is slower, so it must be cheaper to be kept.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Cheaper than what? Than the cheapest so far, which is the last one kept.
+# Cheaper than what? Than the cheapest so far, which is the last one you kept.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `for choice in sorted(choices, key=lambda c: (c.days, c.usd))`: keep it if `choice.usd < front[-1].usd`.
+# Sort by `(days, usd)`, so that of two equally fast choices the cheaper one comes first; the comparison of prices is strict.
 #
 # </details>
 
 # %% [markdown]
-# Every offer for every row of `clouds`, and your front:
+# Every offer for every row of `clouds`, with your front:
 
 # %% tags=["picture", "folded"]
 from minitrain.planning.money.cost import Choice
@@ -1085,10 +1080,10 @@ show.figure(
 )
 
 # %% [markdown]
-# Nobody rents 2,048 chips at a marketplace's price for eight: the lower part of the front says where to ask, not what to pay.
+# Nobody rents 2,048 chips at a marketplace's price for eight: the lower part of the front shows where to ask, not what to pay.
 #
-# **Question**: the run must be done in 30 days. Which row of `clouds` is the cheapest at the typical price, `usd`? Answer
-# as "512 H100-SXM-80GB".
+# **Question**: the run must finish within 30 days. Which row of `clouds` does so most cheaply at the typical price, `usd`? Answer
+# in the form "512 H100-SXM-80GB".
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1145,24 +1140,25 @@ widgets.explore(
 )
 
 # %% [markdown]
-# ## 7 · How large a model at all?
+# ## 7 · How large should the model be?
 #
-# A whole run may cost $C$ FLOPs: which $N$ (parameters) and $D$ (all its tokens) give the lowest loss? Hoffmann et al. fitted $E$, $A$,
-# $B$, $\alpha$ and $\beta$ of a law to hundreds of runs:
+# A whole run may cost $C$ FLOPs: which $N$ (parameters) and $D$ (all its tokens) give the lowest loss? Hoffmann et al. (2022, "Chinchilla")
+# fitted $E$, $A$, $B$, $\alpha$ and $\beta$ of a law to over 400 runs:
 #
-# $$L(N, D) = E + \frac{A}{N^{\alpha}} + \frac{B}{D^{\beta}} \quad\text{(nats a token)}$$
+# $$L(N, D) = E + \frac{A}{N^{\alpha}} + \frac{B}{D^{\beta}} \quad\text{(nats per token)}$$
 #
-# With $C = 6ND$ a larger model leaves fewer tokens, so some $N$ is best. Kaplan (2020)
-# had said $N \propto C^{0.73}$: large models, few tokens. Chinchilla (2022) found about $C^{0.5}$, near 20 tokens a parameter.
+# With $C = 6ND$ a larger model leaves fewer tokens, so some $N$ is best. Kaplan et al. (2020)
+# had found $N \propto C^{0.73}$: large models, few tokens. Chinchilla found about $C^{0.5}$, near 20 tokens per parameter. We use the
+# constants that [Besiroglu et al. 2024](https://arxiv.org/abs/2404.10102) refitted to its runs.
 
 # %% [markdown]
-# But whoever *serves* the model pays for a forward pass, $2N$ FLOPs, of every token served. With $S$ tokens served over its life the
+# But *serving* the model costs a forward pass, $2N$ FLOPs, per token. With $S$ tokens served over its lifetime the
 # budget is
 #
 # $$C = 6ND + 2NS.$$
 #
-# Each parameter now costs $2S$ more, so a smaller model, trained longer, is better
-# ([Sardana et al. 2024](https://arxiv.org/abs/2401.00448)). `within_budget` finds the least loss along this curve, numerically.
+# Each parameter now costs $2S$ more, so a smaller model, trained on more tokens, is better
+# ([Sardana et al. 2024](https://arxiv.org/abs/2401.00448)). `within_budget` finds the lowest loss along this curve numerically.
 
 # %% tags=["experiment"]
 from minitrain.planning.scaling.laws import KAPLAN, within_budget
@@ -1220,9 +1216,9 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: GPT-3 lies between Kaplan's line and Chinchilla's, Chinchilla's own model on its line. Llama 3 8B lies far below both:
-# 15T tokens for 8B parameters, 1,900 a parameter, is the choice of someone who serves. At $10^{25}$ FLOPs the losses of the three
-# services differ by 0.008 nats: serving cheaply costs little quality.
+# **Explain**: GPT-3 lies between Kaplan's line and Chinchilla's; Chinchilla's own model is on its line. Llama 3 8B lies far below both:
+# 15T tokens for 8B parameters, 1,900 per parameter, is a choice for serving. At $10^{25}$ FLOPs the three
+# losses differ by 0.008 nats at most: cheap serving costs little quality.
 
 # %% tags=["folded"]
 table = []
@@ -1247,7 +1243,7 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: at $10^{25}$ FLOPs with ten trillion tokens served, how large is the best model, relative to the one without
+# **Question**: at $10^{25}$ FLOPs and ten trillion tokens served, how large is the best model relative to the best one without
 # serving?
 
 # %% tags=["question"]
@@ -1261,16 +1257,16 @@ served_size = last[1e13] / last[0]
 lab.answer("served_size", served_size)
 
 # %% [markdown]
-# > **Takeaway.** The search finds a step of 7.8 s where section 4's usual plan takes 10.2 s. The formula is off by 7.4% in the mean over
-# > the 92 published steps that its constants were fitted to; the price of the same hour differs by a factor of 8.2.
+# > **Takeaway.** The search finds a step of 7.8 s where section 4's plan takes 10.2 s. The formula is off by 7.4% on average over
+# > the 92 published steps that its constants were fitted to; the price of the same hour varies by a factor of 8.2.
 #
-# > **On GPUs.** Nothing here needs one. With one, run e01's roofline and set your own `matmul` share beside 0.75 and 0.60.
+# > **On GPUs.** Nothing here needs one. If you have one, run e01's roofline and compare your own `matmul` share with 0.75 and 0.60.
 
 # %%
 lab.score(read="minitrain/planning/closed_forms.py")
 
 # %% [markdown]
-# Then read [step.py](../minitrain/planning/step/step.py), where a clock replaces your bubble and your overlap.
+# Then read [step.py](../minitrain/planning/step/step.py), where a simulation replaces your bubble and overlap.
 # `python -m minitrain plan` finds a run's best plan, `plan front` compares offers, `plan own` buying with renting.
 #
 # Next: the [map of the course](index.ipynb), or [e11 · Data pipeline](e11_data_pipeline.ipynb).

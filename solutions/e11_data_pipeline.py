@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e11 · Data pipeline
 #
-# **From raw text to the rows that a model reads: what is thrown away, what came twice, who reads which row, and what each
-# mistake costs in nats above a known floor.**
+# **From raw text to the rows that a model reads: you filter pages, remove duplicates, mix sources, pack rows and deal them out, and
+# measure what a mistake costs in nats above a known floor.**
 #
 # 180 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
-# You build: a quality filter, MinHash signatures, bands, the union of pairs, a suffix array, the weights of a mixture, packed
-# rows with their mask, a stream that is resumed at the exact row. You end with this picture: stories that came many times,
-# learnt by heart, below the floor that no honest model can beat.
+# You build: a quality filter, MinHash signatures, locality-sensitive hashing, union-find, a suffix array, mixture weights, packed
+# rows with their mask, and a stream that resumes at the exact row. You end with this picture: stories that occur many times in
+# the corpus are memorised, and their loss falls below the floor that no model can beat without having seen them.
 #
 # ![Loss above the floor against the number of copies: one curve falls, the other stays level](../labs/pictures/e11_data_pipeline.png)
 
@@ -22,31 +22,32 @@ lab = Lab("e11_data_pipeline")
 # %% [markdown]
 # ## 1 · What is worth reading
 #
-# A crawl of the web is mostly no prose: menus, teasers, tables, lists of keywords. A language model that is trained on it
-# learns to write them. The first step of every published pipeline is therefore a **filter**: some ten rules, each of which
+# Most of a web crawl is not prose but menus, teasers, tables and lists of keywords. A language model trained on it
+# learns to write them. An early step of nearly every published pipeline is therefore a **filter**: some ten rules, each of which
 # counts something and compares it with a threshold.
 #
-# The rules of Gopher ([Rae et al. 2021](https://arxiv.org/abs/2112.11446), A.1.1) are in most of them. A page is dropped by
-# the *first* rule that it fails, and the reason is kept. Only so can you see afterwards that one rule has eaten a language.
+# Many pipelines use the rules of Gopher ([Rae et al. 2021](https://arxiv.org/abs/2112.11446), A.1.1). A page is dropped by
+# the *first* rule that it fails, and the reason is recorded: without it you could not see afterwards that one rule had dropped a
+# whole language.
 
 # %%
 ideas.first_rule()
 
 # %% [markdown]
-# In this order (a word is what white space parts, a line is one that is not empty, stripped):
+# The rules in order (words are separated by white space; lines are stripped, and empty ones do not count):
 #
 # | reason | the page is dropped if |
 # |---|---|
 # | `too_few_words` | it has fewer than 50 words |
 # | `unusual_word_length` | the mean length of a word is not in [3, 10] |
-# | `too_many_ellipses` | `...` and `…` together are more than 0.1 a word |
+# | `too_many_ellipses` | it has more than 0.1 `...` and `…` together per word |
 # | `mostly_bullets` | more than 0.9 of the lines begin with `•`, `-` or `*` |
 # | `lines_break_off` | more than 0.3 of the lines end with `...` or `…` |
-# | `words_without_letters` | fewer than 0.8 of the words have a letter in them |
-# | `no_stop_words` | of *the, be, to, of, and, that, have, with* it has fewer than two different ones, in any case; `that,` is none |
+# | `words_without_letters` | fewer than 0.8 of the words contain a letter |
+# | `no_stop_words` | it has fewer than two different ones of *the, be, to, of, and, that, have, with*, in upper or lower case; `that,` is not one |
 
 # %% [markdown]
-# **Predict**: the course's own stories are clean. How many percent of single stories does the first rule drop? One of them:
+# **Predict**: the course's own stories are clean. What percentage of single stories does the first rule drop? Here is one:
 #
 # > One rainy morning, Anna the kind cook worked at the bakery with a huge green pie. Otto the young shepherd worked in the
 # > kitchen with a big fresh rose. He read a short poem about a fox. That night, he rested in the kitchen.
@@ -66,14 +67,14 @@ short = sum(len(story.split()) < 50 for story in stories)
 lab.reveal("short", 100 * short / len(stories))
 
 # %% [markdown]
-# A threshold is a statement about a kind of text. Fifty words are little for a web page and much for one of these stories.
-# From here on a *page* is three stories in a row.
+# A threshold suits one kind of text. Fifty words are few for a web page and many for one of these stories.
+# From here on a *page* is three consecutive stories.
 #
 # ### Exercise 1 · `quality`
 #
 # Difficulty 2 of 5 · 15 minutes · 7 points
 #
-# What happens exactly on a threshold is said in the table: "fewer than 50" keeps 50. An empty page has no mean.
+# The table says what happens exactly at a threshold: "fewer than 50" keeps 50. An empty page has no mean.
 
 
 # %% tags=["exercise"]
@@ -91,7 +92,7 @@ quality = lab.grade(quality)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Return early for too few words: all shares after it have something to be divided by.
+# Return early for too few words: then no later rule divides by zero.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -101,15 +102,15 @@ quality = lab.grade(quality)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A dict from reason to "has it failed", in the table's order, then `next((name for name, failed in fails.items() if failed), "")`.
-# Stop words: `len(stop_words & set(text.lower().split())) < 2`.
+# Make a dict from each reason to whether the page fails, in the table's order, and return the first reason that is true. Stop words
+# are a set intersected with the set of the page's lower-case words.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: pages of prose, six kinds of rubbish, and a seventh kind: pages of prose whose words are *shuffled*. Beside the rules
-# stands a classifier of the package, linear over words and pairs of words, as GPT-3's was. It learns from one half of the pages,
-# prose against the rest, and judges the other.
+# **Run**: pages of prose, six kinds of rubbish, and a seventh: pages of prose whose words are *shuffled*. Besides the rules we
+# use a classifier, linear (as GPT-3's was) in words and pairs of words. It is trained on one half of the pages,
+# prose against the rest, and classifies the other half.
 
 # %% tags=["experiment", "folded"]
 import random
@@ -190,11 +191,11 @@ show.table(
 lab.experiment("filters", filters)
 
 # %% [markdown]
-# **Explain**: each kind meets the rule that was made for it. Shuffled pages pass all rules, since shuffling changes nothing that
-# the rules count. The classifier sees pairs of words, and there they are unlike prose. It is blind elsewhere: menus and teasers have prose's own words in
-# their order, and it reads neither lines nor dots. Rules and classifiers are used together for that reason.
+# **Explain**: each kind is caught by the rule that was made for it. Shuffled pages pass all rules, since shuffling changes nothing that
+# the rules count. The classifier sees pairs of words, which differ from those of prose. But it misses menus and teasers: they consist of
+# prose words in their original order, and it ignores line breaks and dots. That is why rules and classifiers are used together.
 #
-# On real text, the State of the Union addresses (`python -m minitrain assets sotu` fetches them; nothing here is graded):
+# Now on real text, the State of the Union addresses (`python -m minitrain assets sotu` fetches them; nothing here is graded):
 
 # %% tags=["experiment", "folded"]
 from minitrain.data.assets.fetch import is_cached
@@ -219,36 +220,36 @@ else:
     print("the addresses are not in the cache: this table is skipped")
 
 # %% [markdown]
-# **Explain**: in our run Gopher's rules let presidents pass. One rule of C4 does not: a page needs five sentences, and a hundred words of a speech have
-# fewer. A threshold that is right for web pages drops three quarters of these pieces.
+# **Explain**: in our run Gopher's rules pass nearly all pieces. One rule of C4 does not: here a page needs five sentences, and a hundred words of a
+# speech usually have fewer. A threshold meant for web pages drops three quarters of these pieces.
 #
-# **Takeaway**: seven rules dropped 100% of six kinds of rubbish and no page of prose; shuffled words take a model to see. The rule of
+# **Takeaway**: seven rules dropped 100% of six kinds of rubbish and no page of prose; it took a model to detect shuffled words. The rule of
 # 50 words alone would have dropped half of the course's stories.
 
 # %% [markdown]
-# ## 2 · What came twice
+# ## 2 · Near duplicates
 #
-# Crawls repeat themselves: mirrors, quotations, new versions of old pages. Of RealNews 13.6% are near duplicates, of C4 3.0%, in which one
-# sentence comes 60,000 times ([Lee et al. 2022](https://arxiv.org/abs/2107.06499)). A hash of the whole text finds copies that
-# are equal to the last character. One changed word, and the hash is another.
+# Crawls contain duplicates: mirrors, quotations, new versions of old pages. In RealNews 13.6% of the documents are near duplicates, in C4
+# 3.0%; one sentence of C4 occurs 60,000 times ([Lee et al. 2022](https://arxiv.org/abs/2107.06499)). A hash of the whole text finds
+# exact copies only: one changed word changes the hash.
 #
-# So compare *sets*. A page's **shingles** are all runs of 5 words. Two pages with the sets $A$ and $B$ have the
+# So compare *sets*. A page's **shingles** are all runs of 5 consecutive words. Two pages with the sets $A$ and $B$ have the
 # **Jaccard similarity**
 #
 # $$s = \frac{|A \cap B|}{|A \cup B|}.$$
 #
-# If a share $e$ of the words is replaced, a run of 5 stays whole with probability $p = (1-e)^5$, and $s = p / (2 - p)$. For
-# $e = 5\%$ that is $0.774 / 1.226 = 0.63$; for 15% it is 0.29, for 30% 0.09.
+# If a share $e$ of the words is replaced, a run of 5 is unchanged with probability $p = (1-e)^5$. Of $n$ shingles each, the pages share
+# $pn$ of $(2 - p)n$, so $s = p / (2 - p)$. For $e = 5\%$ that is $0.774 / 1.226 = 0.63$; for 15% it is 0.29, for 30% 0.09.
 
 # %% [markdown]
-# A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by K numbers.
-# Each of K hash functions, $h_k(x) = a_k x + b_k \bmod 2^{32}$ with odd $a_k$, is a permutation of all 32-bit numbers, and orders the shingles in
-# its own way. Keep for each function the *smallest* value over the page.
+# A page of 150 words has 146 shingles. **MinHash** ([Broder 1997](https://doi.org/10.1109/SEQUEN.1997.666900)) replaces them by a *signature*
+# of K numbers. Each of K hash functions, $h_k(x) = (a_k x + b_k) \bmod 2^{32}$ with odd $a_k$, permutes all 32-bit numbers, and so orders the
+# shingles in its own way. For each function, keep the *smallest* value over the page.
 
 # %% [markdown]
 # Why is that enough? In a random order each shingle of $A \cup B$ is equally likely to come first. If the first one is in
-# both pages, both keep its value and agree; if only one page has it, they differ. So they agree in one place with probability $s$, and the share of K places in which
-# they agree estimates $s$, give or take $\sqrt{s(1-s)/K}$: for K = 128 and s = 0.63 that is 0.043.
+# both pages, both keep its value and agree; if only one page has it, they differ. So they agree in one place with probability $s$, and the
+# share of K places in which they agree estimates $s$ with a standard error of $\sqrt{s(1-s)/K}$: for K = 128 and s = 0.63, 0.043.
 
 # %%
 ideas.smallest_values()
@@ -258,8 +259,9 @@ ideas.smallest_values()
 #
 # Difficulty 3 · 15 minutes · 8 points
 #
-# All pages' shingles come in one array, hashed to 32 bits; page i has those from `bounds[i]` to `bounds[i + 1]`. K is 128 here, so do
-# not hold K times as many numbers. NumPy's uint32 arrays wrap around by themselves. A page may have no shingle.
+# The shingles of all pages are given in one array, hashed to 32 bits; page i has those from `bounds[i]` up to, but not including,
+# `bounds[i + 1]`. K is 128 here, so do not hold K times as many numbers at once. NumPy's uint32 arrays wrap around by themselves. A page
+# may have no shingles.
 
 
 # %% tags=["exercise"]
@@ -279,37 +281,38 @@ minhash = lab.grade(minhash)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# One function at a time: `hashes * a[k] + b[k]` are its values over all shingles of all pages. Of each page the smallest is kept.
+# Take one function at a time: `hashes * a[k] + b[k]` are its values for all shingles of all pages. Keep the smallest for each page.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `np.minimum.reduceat(values, starts)` gives the smallest of each piece, from one start to the next.
+# `np.minimum.reduceat(values, starts)` gives the minimum of each piece, from one start to the next.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# An empty piece would get its neighbour's value, so give it the starts of pages that have shingles only:
-# `filled = np.flatnonzero(np.diff(bounds))`, and write to `signatures[filled, k]` of an array that is full of 2^32 - 1.
+# An empty piece would get its neighbour's value, so pass only the starts of pages that have shingles:
+# `filled = np.flatnonzero(np.diff(bounds))` are their numbers. Begin with an array full of 2^32 - 1.
 #
 # </details>
 
 # %% [markdown]
-# K numbers a page are little, and still every pair of pages would have to be compared: a billion pages have $5 \cdot 10^{17}$
-# pairs. **Bands** avoid it. Cut the K places into $b$ bands of $r$ rows. Two pages *meet* if they agree in a whole band.
-# A band agrees with probability $s^r$, none of $b$ does with $(1 - s^r)^b$, so
+# K numbers per page are few, but every pair of pages would still have to be compared: a billion pages have $5 \cdot 10^{17}$
+# pairs. **Locality-sensitive hashing** avoids this. Divide the K places into $b$ *bands* of $r$ *rows*. Two pages *meet* if they agree in
+# a whole band. A band agrees with probability $s^r$, and none of $b$ bands with $(1 - s^r)^b$, so
 #
 # $$P(\text{meet}) = 1 - (1 - s^r)^b.$$
 #
-# That is the **S-curve**. It passes a half near $(1/b)^{1/r}$. More rows push it to the right, more bands to the left.
+# That is the **S-curve**. It passes one half at $s = (1 - 2^{-1/b})^{1/r} \approx (0.69/b)^{1/r}$. More rows push it to the right, more bands
+# to the left.
 
 # %%
 ideas.s_curve()
 
 # %% [markdown]
-# And nobody is compared: each band has buckets of its own. A page goes into the bucket of its values there, and whoever finds somebody in it has met them. A bucket of
-# $n$ pages has $n(n-1)/2$ pairs. They are not needed: later the *union* of pairs is taken, and $n - 1$ pairs, each with the
-# bucket's first, have the same union.
+# No two pages need to be compared. Each band has its own buckets: a page goes into the bucket of its values in that band, and
+# meets the pages already there. A bucket of $n$ pages has $n(n-1)/2$ pairs. They are not all needed: later we take the *union* of pairs, and
+# $n - 1$ pairs, each with the bucket's first page, have the same union.
 #
 # ### Exercise 3 · `candidate_pairs`
 #
@@ -319,9 +322,9 @@ ideas.s_curve()
 # %% tags=["exercise"]
 def candidate_pairs(signatures, bands: int, rows: int) -> list:
     """signatures (N, K) uint32, unchanged -> pairs (i, j) of numbers of pages, i < j,
-    none twice. Band k is the places from k * rows on; behind the last band places may be
-    left over. Of each bucket every page but the first is paired with the first. Pages
-    without shingles (2^32 - 1 in every place) meet nobody. About 9 lines of yours."""
+    none twice. Band k has the places from k * rows on; places after the last band may be
+    left over. In each bucket every page but the first is paired with the first. Pages
+    without shingles (2^32 - 1 in every place) are in no pair. About 9 lines of yours."""
     ### BEGIN SOLUTION
     ### SOLUTION minitrain.data.plain:candidate_pairs
     ### END SOLUTION
@@ -333,8 +336,8 @@ candidate_pairs = lab.grade(candidate_pairs)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# A bucket is an entry of a dict: from the band's values to the first page that had them. Each band needs a dict of its own: the same
-# values in another band mean nothing.
+# A bucket is an entry in a dict, from the band's values to the first page that had them. Each band needs its own dict: equal
+# values in two different bands mean nothing.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -344,13 +347,13 @@ candidate_pairs = lab.grade(candidate_pairs)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `i = first.setdefault(key, j)` gives the first page of the bucket, which is j itself if the bucket was empty. A set of pairs holds
-# each once.
+# `dict.setdefault(key, j)` returns the first page of the bucket, which is j itself if the bucket was empty. A set holds each pair only
+# once.
 #
 # </details>
 
 # %% [markdown]
-# **Predict**: 128 places as 16 bands of 8 rows. Which share of the pages with 5% of their words replaced will meet their originals?
+# **Predict**: 128 places form 16 bands of 8 rows. What share of the pages with 5% of their words replaced will meet their originals?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -416,7 +419,7 @@ at = {(row["rows"], row["edited"]): row for row in duplicates}
 lab.reveal("five", at[8, 5]["found"], similarity=float(at[8, 5]["similarity"]))
 
 # %% [markdown]
-# The folded cell draws the formula as lines, and your shares as marks.
+# The folded cell draws the formula as lines and your measured shares as marks.
 
 # %% tags=["experiment", "folded"]
 x = np.linspace(0, 1, 101)
@@ -440,13 +443,14 @@ with show.canvas() as (fig, ax):
 lab.experiment("duplicates", duplicates)
 
 # %% [markdown]
-# **Explain**: the points lie near the curves, though not on them. Each mark is a mean over pages of different similarity, which
-# lifts it where the curve bends upward; and of 300 pages only, which is worth ±0.03 by chance. A hash
+# **Explain**: the points lie near the curves, but not on them. Each mark is a mean over pages of different similarity, which
+# raises it where the curve is convex; and it is a mean of only 300 pages, with a standard error of up to 0.03. A hash
 # of the whole page found the exact copies and none of the others.
 #
-# The rows decide what *duplicate* means. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) takes 14 bands of 8, which find half of what is 0.7 alike.
+# The number of rows decides what counts as a *duplicate*. FineWeb ([Penedo et al. 2024](https://arxiv.org/abs/2406.17557)) uses 14 bands
+# of 8 rows, which find 56% of the pairs of similarity 0.7.
 #
-# **Question**: which number of rows in your table is the largest that still finds 95% of the copies with 5% replaced?
+# **Question**: what is the largest number of rows in your table that still finds 95% of the copies with 5% replaced?
 
 # %% tags=["question"]
 show.table(
@@ -470,12 +474,13 @@ lab.answer("split", split)
 # %% [markdown]
 # ### From pairs to groups
 #
-# If page 0 meets page 3, and page 3 meets page 7, then all three are one group, though 0 and 7 never met. Of each group one
-# page stays: the first. What is asked for is therefore, for each page, the *first page of its group*.
+# If page 0 meets page 3, and page 3 meets page 7, then all three are one group, though 0 and 7 never met. One page of each
+# group is kept: the first. So we need, for each page, the *first page of its group*.
 #
-# **Union-find** keeps a parent for each page, at first itself. The root of a page is found by following parents. A pair joins the two
-# *roots*: the higher gets the lower as its parent. Whoever walks to a root makes the way shorter, so that later walks are short:
-# almost constant time a pair ([Tarjan 1975](https://doi.org/10.1145/321879.321884)).
+# **Union-find** keeps a parent for each page, at first the page itself. Following parents leads to the page's *root*. A pair joins two
+# roots: the lower becomes the parent of the higher. Every search for a root shortens the path that it takes (*path compression*), so that
+# later searches are short: an amortised $O(\log n)$ steps per pair for $n$ pages
+# ([Tarjan and van Leeuwen 1984](https://doi.org/10.1145/62.2160)).
 
 # %%
 ideas.union_of_pairs()
@@ -485,8 +490,8 @@ ideas.union_of_pairs()
 #
 # Difficulty 3 · 10 minutes · 7 points
 #
-# Pairs come from a file that is larger than memory: go through them once, in whatever order they are, and hold no list of them. Ready-made unions (networkx,
-# scipy) are not the exercise.
+# Pairs come from a file that is larger than memory: go through them once, in the order given, and keep no list of them. Do not use a
+# ready-made union-find (networkx, scipy).
 
 
 # %% tags=["exercise"]
@@ -510,18 +515,19 @@ clusters = lab.grade(clusters)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Join `root(i)` and `root(j)`, never i and j themselves. If the lower root becomes the parent, the root is the first of its group.
+# Join `root(i)` and `root(j)`, never i and j themselves. If the lower root becomes the parent, a root is the first page of its group.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Inside of the loop, before you step on: `parent[page] = parent[parent[page]]` halves the way. At the end, the root of every page.
+# Inside the loop, before you move on to the parent, `parent[page] = parent[parent[page]]` halves the path. At the end, look up the root of
+# every page.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: originals and all their copies in one heap, 5 texts of each page. **Recall** is the share of the copies with 0 and 5% replaced that are
-# dropped. **Precision** is the share of the dropped texts that were grouped under a text of the same page, original or copy.
+# **Run**: the originals and all their copies together, 5 texts for each page. **Recall** is the share of the copies with 0 and 5% replaced that are
+# dropped. **Precision** is the share of the dropped texts whose group's first text comes from the same page, as the original or a copy.
 
 # %% tags=["experiment"]
 heap = np.concatenate([own, *signed.values()])
@@ -553,41 +559,43 @@ show.table(
 lab.experiment("groups", groups)
 
 # %% [markdown]
-# **Explain**: two rows join strangers. Pages of different stories share set phrases; at a similarity of 0.02, $1 - (1 - 0.02^2)^{64} = 2.5\%$ of such pairs
-# meet, and 1,500 texts have a million. The union then spreads each of these meetings over whole groups: 168 texts are left, and of what was dropped 3% was dropped rightly. Eight rows join nobody
-# wrongly, and leave two of three copies with 5% replaced. A split is chosen for what a lost page costs against a kept copy.
+# **Explain**: two rows join unrelated pages. Pages of different stories share set phrases; at a similarity of 0.02, $1 - (1 - 0.02^2)^{64} = 2.5\%$
+# of such pairs meet, and 1,500 texts have a million pairs. The union then merges whole groups: 168 texts are left, and only 3% of the
+# dropped ones were dropped rightly. Eight rows join no unrelated pages, but miss 70% of the copies with 5% replaced. Choose by what a lost
+# page costs, compared with a kept copy.
 #
 # **Takeaway**: with 32 bands of 4 rows, 99% of the pages with 5% of their words replaced met their originals, 22% of those with 15%, and 1% of those
-# with 30%; the S-curve says 99, 20 and 0.3%. No two pages were compared.
+# with 30%; the S-curve predicts 99, 20 and 0.3%. No two pages were compared.
 
 # %% [markdown]
-# ## 3 · Passages that come again
+# ## 3 · Repeated passages
 #
-# Two pages may share a licence, a menu or a quotation and be unlike otherwise. Their similarity is small, and no band finds it. What is
-# looked for now is a *run of symbols* that comes twice, anywhere.
+# Two pages may share a licence, a menu or a quotation and differ otherwise. Their similarity is small, and no band finds it. Now we look
+# for a *run of symbols* that occurs twice, anywhere.
 #
-# All windows of 50 tokens in a hash table would cost 50 times the text. A **suffix array** costs a number a symbol: the places where the
-# suffixes of the text begin, in alphabetical order. Whatever comes twice stands *side by side* there, however long it is.
+# Keeping every window of 50 tokens in a hash table would take 50 times the memory of the text. A **suffix array** takes one number per
+# symbol: the positions where the suffixes of the text begin, in alphabetical order. Suffixes that begin with the same passage are
+# *adjacent* in it, however long the passage is.
 
 # %%
 ideas.sorted_suffixes()
 
 # %% [markdown]
-# Sorting suffixes as they are compares up to $n$ symbols at a time. **Prefix doubling** ([Manber and Myers 1990](https://doi.org/10.1137/0222058))
-# compares two numbers. Say that rank$_k$(i) is the place of suffix $i$ among all if only their first $k$ symbols count; suffixes that are equal
-# so far share a rank. Then the pair
+# Sorting suffixes directly compares up to $n$ symbols at a time. **Prefix doubling** ([Manber and Myers 1993](https://doi.org/10.1137/0222058))
+# compares two numbers. Let rank$_k$(i) be the rank of suffix $i$ by its first $k$ symbols only; suffixes that are equal
+# in these share a rank. Then the pair
 #
 # $$\big(\mathrm{rank}_k(i),\; \mathrm{rank}_k(i + k)\big)$$
 #
-# orders them by $2k$ symbols. From $k = 1$ on (the symbols themselves), at most $\lceil \log_2 n \rceil$ rounds are needed, and the work is over as soon as no two ranks
-# are equal. Behind the end of the text lies nothing, which is lower than any symbol: "a" stands before "ab".
+# orders them by $2k$ symbols. Starting from $k = 1$ (the symbols themselves), at most $\lceil \log_2 n \rceil$ rounds are needed, fewer if all
+# ranks differ earlier. The position after the end of the text ranks below every symbol: "a" comes before "ab".
 
 # %% [markdown]
 # ### Exercise 5 · `suffix_array`
 #
 # Difficulty 4 · 25 minutes · 8 points
 #
-# A text of $n$ equal symbols is the hardest: its first two suffixes are told apart in the last round only. No suffix is written out.
+# A text of $n$ equal symbols is the hardest: its first two suffixes differ only in the last round. Do not copy suffixes out of the text.
 
 
 # %% tags=["exercise"]
@@ -606,24 +614,24 @@ suffix_array = lab.grade(suffix_array)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Begin with ranks without gaps: `np.unique(symbols, return_inverse=True)[1]` are numbers from 0 to n - 1 at most.
+# Begin with ranks without gaps: `np.unique(symbols, return_inverse=True)[1]` are numbers from 0 to at most n - 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `behind` is rank[i + step] + 1 where i + step < n, and 0 where the text is over. Then `key = rank * (n + 1) + behind` is the pair.
+# `behind` is rank[i + step] + 1 where i + step < n, and 0 past the end of the text. Then `rank * (n + 1) + behind` orders like the pair.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `order = np.argsort(key, kind="stable")`; the new rank rises by one wherever the sorted keys differ:
-# `rank[order] = np.concatenate(([0], np.cumsum(ranked[1:] != ranked[:-1])))`. Stop when the largest rank is n - 1.
+# After `order = np.argsort(key, kind="stable")` the new rank rises by one wherever two adjacent sorted keys differ: a cumulative sum,
+# written to `rank[order]`. Stop when the largest rank is n - 1.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: a notice of 30 words is planted in every third page. Windows of 100 characters that two neighbours of the suffix array share are cut, all but
-# where they come first. Beside it stands MinHash, with 32 bands of 4 rows. (Lee et al. 2022 cut what comes twice in 50 tokens.)
+# **Run**: a notice of 30 words is inserted in every third page. Windows of 100 characters shared by two neighbours in the suffix array are
+# cut, except for the first occurrence. We compare with MinHash, 32 bands of 4 rows. (Lee et al. 2022 cut repeats of 50 tokens or more.)
 
 # %% tags=["experiment", "folded"]
 notice = " ".join(draw.sample(known, 30))
@@ -635,7 +643,7 @@ planted = [
 
 
 def later_copies(text, order, length):
-    """(n,) bool: does a window of `length` that came before reach over this sign?"""
+    """(n,) bool: is this character in a window of `length` that occurred before?"""
     again, first = np.zeros(len(text), bool), {}
     run = None
     for before, start in zip([None, *order[:-1]], order):
@@ -655,7 +663,7 @@ def later_copies(text, order, length):
 
 
 def cut_passages(pages, length=100):
-    """Of each page how many characters were there before; a NUL and a number part pages."""
+    """Repeated characters of each page; NULs and a number separate the pages."""
     text = "".join(page + f"\0{i}\0" for i, page in enumerate(pages))
     symbols = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     again = later_copies(text, suffix_array(symbols), length)
@@ -700,42 +708,42 @@ show.table(
 lab.experiment("passages", passages)
 
 # %% [markdown]
-# **Explain**: with 30 of some 180 words in common, two pages share 26 of 326 shingles. At a similarity of 0.08, 32 bands of 4 rows find one pair in a thousand. The suffix array
-# finds the notice in each page but the first, where it stays, and no prose. What is cut beyond the notice are characters beside it that
-# happen to be equal.
+# **Explain**: with 30 of some 180 words in common, two pages share 26 of 326 shingles. At a similarity of 0.08, 32 bands of 4 rows find one
+# pair in a thousand. The suffix array finds the notice in every page except the first, where it is kept: 19 · 160 = 3,040 characters. The 89
+# characters cut beyond these are next to a notice, and happen to be equal.
 #
-# **Takeaway**: near duplicates and repeated passages are two faults, and need two tools.
+# **Takeaway**: near duplicates and repeated passages are different problems, and need different tools.
 
 # %% [markdown]
-# ## 4 · How much of which
+# ## 4 · Mixing sources
 #
-# Several sources are left: a huge crawl, some books, a little good text. In which shares should they be read? By size, the little one is
-# never seen. With a **temperature** $T$
+# Suppose there are several sources: a huge crawl, some books, a little good text. What share of the tokens should come from each? In
+# proportion to size, the small one is hardly seen. With a **temperature** $T$,
 #
 # $$p_i \propto n_i^{1/T},$$
 #
-# where $n_i$ is the size of source $i$ in tokens. $T = 1$ reads all at the same rate, $T \to \infty$ draws all sources alike
-# ([Arivazhagan et al. 2019](https://arxiv.org/abs/1907.05019)).
+# where $n_i$ is the size of source $i$ in tokens and $p_i$ its share. $T = 1$ reads in proportion to size, $T \to \infty$ gives all sources
+# equal shares ([Arivazhagan et al. 2019](https://arxiv.org/abs/1907.05019)).
 
 # %%
 ideas.tempered_shares()
 
 # %% [markdown]
-# But a small source is then read again and again: $p_i B / n_i$ **passes** in a run of $B$ tokens. Up to 4 passes are worth nearly as much as new
-# text, beyond them little is learnt ([Muennighoff et al. 2023](https://arxiv.org/abs/2305.16264)). So cap the passes at $m = 4$:
-# $p_i \le m\, n_i / B$. What a capped source gives up goes to the others, in proportion to their $n_j^{1/T}$. That may lift another one
+# But a small source is then read many times: $p_i B / n_i$ **passes** in a run of $B$ tokens. Up to 4 passes are worth nearly as much as new
+# text; further passes are worth less and less ([Muennighoff et al. 2023](https://arxiv.org/abs/2305.16264)). So limit the passes to $m = 4$:
+# $p_i \le m\, n_i / B$. What a capped source gives up goes to the others, in proportion to their $n_j^{1/T}$. That may push another one
 # above *its* cap.
 
 # %% [markdown]
 # An example with $T \to \infty$, $B = 300$ and $m = 4$: sources of 1, 26 and 1,000 tokens would get a third each. The first is capped at
-# $4/300 = 0.013$. The rest, 0.987, in two halves, is 0.493 each; the second's cap is $104/300 = 0.347$, so it is capped as well, and 0.64 is left for
+# $4/300 = 0.013$. Half of the remaining 0.987 is 0.493; the second's cap is $104/300 = 0.347$, so it is capped as well, and 0.64 is left for
 # the third.
 #
 # ### Exercise 6 · `mixture_weights`
 #
 # Difficulty 3 · 20 minutes · 6 points
 #
-# Sizes go up to $10^{14}$, and $T$ may be far below 1: mind what a power makes of them.
+# Sizes go up to $10^{14}$, and $T$ may be far below 1: powers of them may overflow, or underflow to 0.
 
 
 # %% tags=["exercise"]
@@ -755,24 +763,24 @@ mixture_weights = lab.grade(mixture_weights)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Divide the sizes by the largest *that is still free*, each time: a constant factor changes no share, no power of a number up to 1 is
-# too large, and never are all of them rounded to 0.
+# Divide the sizes by the largest *that is still free*, each time. A constant factor changes no share, a power of a number up to 1 cannot
+# overflow, and the largest remains 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Keep a set of the sources that are free, and what is left of 1 for them. Share it out; whoever is above its cap is fixed there and leaves
-# the set; share out again.
+# Keep a set of the free sources and what is left of 1 for them. Divide it among them; each that is above its cap is fixed there and leaves
+# the set; divide again.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# It ends when nobody is above the cap, or when nobody is free: a budget of exactly `most_passes * sum(sizes)` fixes all.
+# The loop ends when no source is above its cap, or when none is free: a budget of exactly `most_passes * sum(sizes)` fixes all.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: the package's `Mixture` is an order of rows that draws each row's source by your weights.
+# **Run**: the package's `Mixture` draws each row's source at random with your weights.
 
 # %% tags=["experiment"]
 from minitrain.data.stream.mixture import Mixture
@@ -809,34 +817,35 @@ show.table(
 lab.experiment("mixture", mixture)
 
 # %% [markdown]
-# **Explain**: drawn by chance, 20,000 rows keep to a weight $p$ up to some $\sqrt{p(1-p)/20000}$, 0.3 points at the most. At $T = 3$ two sources are
-# at their cap, and what they gave up went to the third.
+# **Explain**: the drawn share of 20,000 rows has a standard deviation of $\sqrt{p(1-p)/20000}$ around its weight $p$, here at most 0.3
+# percentage points. At $T = 3$ two sources are at their cap, and what they gave up went to the third.
 #
-# **Takeaway**: the 50 rows of the small source are read 0.49 times at $T = 1$, 2.2 times at $T = 1.3$ and 4.0 times at $T = 3$; without the cap it would be 31.
+# **Takeaway**: the 50 rows of the small source are read 0.49 times at $T = 1$, 2.2 times at $T = 1.3$ and 4.0 times at $T = 3$; without the
+# cap it would be 31 times.
 
 # %% [markdown]
-# ## 5 · Rows
+# ## 5 · Packing rows
 #
-# A model reads rows of one length, and stories come in many. Padded to the longest, half of the compute may go to padding; cut from one
-# long tape, a row begins inside of a story. **Packing** puts whole documents side by side in a row: the longest first, each
-# into the fullest row that has room for it (best fit).
+# A model reads rows of equal length, but stories differ in length. If they are padded to the longest, half of the compute may go to
+# padding; if rows are cut from one long sequence, a row may begin in the middle of a story. **Packing** places whole documents one after the
+# other in a row: the longest first, each into the fullest row that has room for it (best fit).
 #
-# Two things must not be seen by the model, then: that another document stands before, and at which place of the row a document begins. So **attention stays
-# inside of a document**, and **positions begin at 0** with each.
+# The model must then not see that there is another document before, nor where in the row a document begins. So **attention stays
+# inside a document**, and **positions begin at 0** in each.
 
 # %%
 ideas.document_mask()
 
 # %% [markdown]
-# A document $t_1 \dots t_n$ takes $n + 1$ places. It is *read* as `end` $t_1 \dots t_n$ and *asked for* $t_1 \dots t_n$ `end`: each of its tokens, the end
-# too, is predicted once. That is what makes the loss comparable with the floor, whose entropy counts the end as well.
+# A document $t_1 \dots t_n$ takes $n + 1$ places. Its input is `end` $t_1 \dots t_n$ and its targets are $t_1 \dots t_n$ `end`: each of its
+# tokens, including the end, is predicted once. That makes the loss comparable with the floor, an entropy that counts the end as well.
 #
 # ### Exercise 7 · `lay_out`
 #
 # Difficulty 3 · 15 minutes · 8 points
 #
-# Which documents share a row has been decided, and they fit. Padding is read as `end` and asked for nothing (-100). A softmax over nothing is nan, even
-# where nobody asks: let padding look at padding, up to itself. Its positions are free.
+# Which documents share a row has been decided, and they fit. For padding the input is `end` and the target -100, which the loss ignores. A
+# softmax over nothing is nan, even at ignored places: let padding attend to padding, up to itself. Its positions are arbitrary.
 
 
 # %% tags=["exercise"]
@@ -865,13 +874,13 @@ lay_out = lab.grade(lay_out)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `mask[n, at:to, at:to] = torch.ones(size, size).tril().bool()`: one block on the diagonal. Padding is one more document, from the last `to` to
-# the end, with targets of its own left at -100.
+# Each document has one lower-triangular block on the diagonal of `mask[n]`. Padding is like one more document, from the last `to` to
+# the end, whose targets stay at -100.
 #
 # </details>
 
 # %% [markdown]
-# Does it hold? A small attention layer of random weights reads three stories alone and packed; what comes out must be the same.
+# Is that so? A small attention layer reads three random documents separately and packed; the outputs must be equal.
 
 # %% tags=["experiment"]
 from torch.nn.functional import scaled_dot_product_attention as attend
@@ -899,29 +908,30 @@ print(
 )
 
 # %% [markdown]
-# **Takeaway**: with the mask a document in a packed row reads as it would alone, to the rounding. With a causal mask alone, numbers of size 1 are off by 0.5.
+# **Takeaway**: with the mask a document in a packed row gives the same output as on its own, up to rounding. With only a causal mask,
+# outputs of magnitude 1 are off by as much as 0.5.
 
 # %% [markdown]
-# ## 6 · Who reads which row, and when
+# ## 6 · A stream that resumes
 #
-# Rows are shuffled, dealt out to ranks, and a run is stopped and resumed: after a crash, or with fewer machines. Every row must still
-# come exactly once an epoch. The trick is to keep *two numbers only*: the epoch, and how many of its rows **all ranks
-# together** have been given. The order itself is not kept: each rank draws it anew from (seed, epoch).
+# Rows are shuffled and distributed over ranks, and a run may be stopped and resumed: after a crash, or with fewer machines. Every row must still
+# be read exactly once per epoch. The trick is to keep *two numbers only*: the epoch, and how many of its rows **all ranks
+# together** have been given. The order itself is not saved: each rank computes it again from (seed, epoch).
 
 # %%
 ideas.resumed_stream()
 
 # %% [markdown]
-# A step takes the next batch × ranks rows of the order and deals them out, in any way that you like. So N ranks see in each step what one rank with N times the batch
-# sees, and another number of ranks can go on from the same two numbers. The last step may be smaller; every rank makes it nevertheless, if
-# need be with no row, or the others would wait for it for ever.
+# A step takes the next batch × ranks rows of the order and distributes them in any way you like. So N ranks together see in each step what
+# one rank with N times the batch sees, and a different number of ranks can continue from the same two numbers. The last step may be
+# smaller; still every rank takes part in it, if necessary with an empty list, or the others would wait for it forever.
 #
 # ### Exercise 8 · `Stream`
 #
 # Difficulty 3 · 20 minutes · 8 points
 #
-# Draw from a generator of your own. Seeding the process's would change the run's dropout. After a break at an epoch's last step, the
-# next iteration may be an empty rest or the next epoch.
+# Draw from a generator of your own: seeding the global one would change the run's dropout. If the caller breaks off at an epoch's last
+# step, the next iteration may either be empty (the rest of that epoch) or the next epoch.
 
 
 # %% tags=["exercise"]
@@ -966,38 +976,38 @@ Stream = lab.grade(Stream)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `np.random.default_rng([seed, epoch]).permutation(rows)` is a function of both numbers; seed + epoch is not: epoch 1 of seed 0 would be
-# epoch 0 of seed 1.
+# `np.random.default_rng([seed, epoch]).permutation(rows)` depends on both numbers. Do not use seed + epoch: epoch 1 of seed 0 would
+# equal epoch 0 of seed 1.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `step = order[consumed : consumed + batch * ranks]`, and of it `step[rank :: ranks]`.
+# A step is `order[consumed : consumed + batch * ranks]`, and a rank's share of it `step[rank :: ranks]`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Count the whole step *before* you yield: a generator stands still at its `yield`, and `state` is asked for just then.
+# Count the whole step *before* you yield: a generator pauses at its `yield`, and that is when `state` is called.
 #
 # </details>
 
 # %% [markdown]
-# ## 7 · What it is worth
+# ## 7 · What the pipeline is worth
 #
-# Now all of it together. The corpus is of stories, whose entropy is known: the *floor* $H$ of the loss, in nats a token. Into it are planted groups of stories that come
-# 1, 2, 4, … 128 times, and half of a test set, each story of it 8 times. A model learns from the corpus as it is. Another learns from what your pipeline
-# leaves of it, in as many steps.
+# Now we put everything together. The entropy of the course's stories is known: it is the *floor* $H$ of the loss, in nats per token. We
+# plant groups of stories that occur 1, 2, 4, … 128 times, and half of a test set, each story 8 times. One model is trained on the corpus as
+# it is, another on what your pipeline leaves of it, for the same number of steps.
 #
-# A model can be *below* the floor on a text in one way only. If it has seen it, it need not guess.
+# Apart from chance, there is only one way for a model to be *below* the floor on a text: it has seen it.
 
 # %% [markdown]
-# **Predict**: more than half of what the first model reads are copies. On stories that *neither* model has read, how many nats a token does it end
-# above the second? (The floor is 0.73.)
+# **Predict**: more than half of what the first model reads are copies. On stories that *neither* model has read, by how many nats per token is
+# its final loss above the second's? (The floor is 0.73.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 guess = 0.2
-### LAB guess = None  # nats a token
+### LAB guess = None  # nats per token
 ### END SOLUTION
 lab.predict("unread", guess)
 
@@ -1024,7 +1034,7 @@ print(
 )
 
 # %% [markdown]
-# The training loop is folded. It reads what you wrote: `Stream` says which rows come, on one rank here.
+# The training loop is folded. It uses your `Stream`, here with one rank.
 
 # %% tags=["experiment", "folded"]
 import math
@@ -1094,7 +1104,7 @@ found = {(row["corpus"], row["copies"]): row["above"] for row in memorised}
 lab.reveal("unread", found["as it was", 0] - found["cleaned", 0])
 
 # %% [markdown]
-# The folded cell draws both models, and says what each loses on stories that neither has read.
+# The folded cell draws both models, and prints the loss of each on stories that neither has read.
 
 # %% tags=["experiment", "picture", "folded"]
 with show.canvas() as (fig, ax):
@@ -1119,7 +1129,7 @@ for name in models:
 lab.experiment("memorised", memorised)
 
 # %% [markdown]
-# **Question**: from how many copies on did the model that read the corpus as it was fall below these stories' own floor?
+# **Question**: from how many copies on is the first model, trained on the corpus as it was, below these stories' own floor?
 
 # %% tags=["question"]
 show.table(
@@ -1139,14 +1149,13 @@ by_heart = min(n for n in COPIES if found["as it was", n] < 0)
 lab.answer("by_heart", by_heart)
 
 # %% [markdown]
-# **Explain**: a loss below the floor is memory. More than half of what the model read were copies of 53 stories, and were lost for
-# all others: on stories that no model has seen it ends 0.11 nats higher, after as many steps.
+# **Explain**: a loss below the floor means memorisation. More than half of what the model read were copies of 53 stories, and that part of
+# training did not help with others: on stories that neither model has seen its loss is 0.11 nats higher after the same number of steps.
 #
-# Lee et al. (2022) report the same of C4: a model that trains without duplicates writes
-# training text by heart ten times less often, and needs fewer steps for the same accuracy. The small numbers differ: their model had
-# 1.5 billion weights, and ours needs some 10 copies to know a story.
+# Lee et al. (2022) report the same for C4: their model of 1.5 billion parameters, trained without duplicates, emits memorised
+# training text ten times less often, and needs fewer steps for the same accuracy. Ours memorises a story between its 8th and its 16th copy.
 #
-# **Contamination** is the same fault with another victim: what is known by heart is the test.
+# **Contamination** is the same problem with a different effect: the memorised text is the test.
 
 # %% tags=["experiment"]
 halves = {"leaked": leaked, "fresh": fresh}
@@ -1180,32 +1189,34 @@ show.table(
 lab.experiment("contamination", contamination)
 
 # %% [markdown]
-# **Question**: for the model that read the corpus as it was, by how many nats is the loss on the *whole* test set lower than on its fresh half? (Take the whole for
-# the mean of its halves.)
+# **Question**: for the first model, trained on the corpus as it was, by how many nats is the loss on the *whole* test set lower than on its
+# fresh half? (Take the whole as the mean of its halves.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
 row = contamination[0]
 flattered = (row["fresh"] - row["leaked"]) / 2
-### LAB flattered = None  # your answer, nats a token
+### LAB flattered = None  # your answer, nats per token
 ### END SOLUTION
 
 # %% tags=["grade"]
 lab.answer("flattered", flattered)
 
 # %% [markdown]
-# **Explain**: by the whole test the two models are equals, though one is 0.11 nats worse on stories that are new to it. The leak
-# hides it. The fresh half is not fooled, nor is the overlap of 13 words in a row
-# ([Brown et al. 2020](https://arxiv.org/abs/2005.14165), appendix C), which found every leaked story here, and two that had 13 words in common by chance.
+# **Explain**: by the whole test the two models are equal, though one is 0.11 nats worse on stories that are new to it. The leak
+# hides it. The fresh half shows it. The overlap of 13 consecutive words
+# ([Brown et al. 2020](https://arxiv.org/abs/2005.14165), appendix C) found every leaked story here, and two more that share 13 words with the
+# test by chance.
 #
-# **Takeaway**: as it was, the corpus left the model 0.11 nats worse on new stories, and with half of a test in it, it scored the same: 0.197 against 0.195.
+# **Takeaway**: the uncleaned corpus made the model 0.11 nats worse on new stories, but with half of the test in it, it scored about the
+# same on the test: 0.197 and 0.195 nats above the floor.
 
 # %% [markdown]
-# ## 8 · Does the model wait?
+# ## 8 · Does the model wait for data?
 #
-# A model eats so many tokens a second. A loader that gives fewer makes it wait, and an accelerator that waits costs what one costs
-# that computes. Three loaders: one that tokenizes and packs the text at each step, one over rows that were packed beforehand, one over token files
-# that stay on disk.
+# If a loader delivers fewer tokens per second than a model consumes, the model waits, and a waiting accelerator costs as much as a busy
+# one. We compare three loaders: one that tokenizes and packs the text at each step, one over rows that were packed beforehand, one over
+# token files on disk.
 
 # %% tags=["experiment", "folded"]
 import tempfile
@@ -1264,14 +1275,15 @@ show.table(
 lab.experiment("loader", loader)
 
 # %% [markdown]
-# **Explain**: the model eats little on this machine, so that even text is fast enough. An H100 that trains a model of 1 billion parameters at 40% of its peak eats
+# **Explain**: the model consumes little on this machine, so even text is fast enough. An H100 that trains a model of 1 billion parameters at
+# 40% of its peak consumes
 #
-# $$\frac{0.4 \cdot 989 \cdot 10^{12}}{6 \cdot 10^9} = 66{,}000\ \text{tokens a second},$$
+# $$\frac{0.4 \cdot 989 \cdot 10^{12}}{6 \cdot 10^9} = 66{,}000\ \text{tokens per second},$$
 #
-# and eight of them in a box half a million.
+# and a server with eight of them half a million.
 #
-# An order may also be a *plan*. A curriculum begins with what is easy ([Platanios et al. 2019](https://arxiv.org/abs/1903.09848)); in the package
-# it is one more function of (seed, epoch), and resumes as yours does.
+# The order of rows need not be random. A curriculum begins with easy examples ([Platanios et al. 2019](https://arxiv.org/abs/1903.09848)); in the
+# package it is another function of (seed, epoch), and resumes as yours does.
 
 # %%
 from minitrain.data.stream.order import Curriculum, Shuffled, mean_length
@@ -1287,8 +1299,8 @@ for name, order in orders.items():
     )
 
 # %% [markdown]
-# **Takeaway**: packed beforehand, tokens came hundreds of times as fast as this model eats them, and several times as fast as from text. Do all that is slow before the run, and leave the
-# run nothing but an order and a read.
+# **Takeaway**: packed beforehand, tokens were loaded hundreds of times as fast as this model consumes them, and several times as fast as from
+# text. Do everything slow before the run, so that during it the loader only computes an order and reads.
 #
 # Next: the [map of the course](index.ipynb), or [e12 · Reliability](e12_reliability.ipynb), which keeps a run alive.
 

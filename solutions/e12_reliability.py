@@ -1169,7 +1169,7 @@ ideas.checkpoint_intervals()
 # $$\tau = \sqrt{2\delta M}\left(1 + \frac{x}{3} + \frac{x^2}{9}\right) - \delta, \quad x = \sqrt{\frac{\delta}{2M}}, \quad
 # \text{for } \delta < 2M;$$
 #
-# if a save takes longer than that, $\tau = M$.
+# if a save takes $2M$ or longer, $\tau = M$, which is within 6% of the exact maximum.
 #
 # Where does $M$ come from? From a count: so many failures in so many chip-hours. $N$ chips fail $N$ times as often as one.
 
