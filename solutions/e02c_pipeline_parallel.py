@@ -203,7 +203,7 @@ show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 #
 # A backward frees the tensors that its forward saved. So run it as early as possible. **1F1B** alternates one forward and one
 # backward (PipeDream, [Harlap et al. 2018](https://arxiv.org/abs/1806.03377)). Here all gradients of a step are used at its end,
-# as in GPipe. Compare the two with the control:
+# as in GPipe. Compare the two with the slider:
 
 # %%
 ideas.pipeline_order()

@@ -238,11 +238,11 @@ ideas.counted_once()
 
 # %% [markdown]
 # The weight of an RMSNorm in block 0 is on the first stage only, and neither dp nor tp splits it: $2 \cdot 2 = 4$ ranks hold the
-# same. Now select a matrix: tp splits it in two, so each half has 2 copies.
+# same. Move the slider to a matrix: tp splits it in two, so each half has 2 copies.
 #
 # The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the last
 # one to compute logits, and the stages between do not need it: it is always on exactly two stages. So "pp" does not split it. Its
-# gradient has two parts, one from each use, on these two stages: "pp" is in `partial`. The last option of the picture has four
+# gradient has two parts, one from each use, on these two stages: "pp" is in `partial`. The last position of the slider has four
 # stages.
 
 # %% [markdown]

@@ -406,7 +406,7 @@ ShardedUnit = lab.grade(ShardedUnit)
 # ## 5 · Prefetch
 #
 # A gather that starts when its unit is needed is fully **exposed**: the rank does nothing but wait. With three units, the rank
-# then waits for six gathers. In the picture above (set its control to *on demand* and back) a gather starts one unit *earlier*
+# then waits for six gathers. In the picture above (move its slider to *on demand* and back) a gather starts one unit *earlier*
 # and travels while that unit computes. The rank waits only for the first gather of forward and of backward, which have nothing to
 # hide behind, and for the three reduce-scatters, which `reduce_unit` waits for.
 #
