@@ -421,7 +421,7 @@ ring_all_gather = lab.grade(ring_all_gather)
 # %% tags=["exercise"]
 def ring_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
     """The sum over ranks, in the shape of `tensor`, any shape, the same bits on
-    every rank. Made of the two functions above: what they send, nothing else.
+    every rank. Uses the two functions above, and sends nothing else.
     `tensor` is left as it was. About 3 lines."""
     ### BEGIN SOLUTION
     sizes = [c.numel() for c in tensor.flatten().tensor_split(group.size)]

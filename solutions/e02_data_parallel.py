@@ -208,7 +208,7 @@ ideas.message_cost()
 
 # %% tags=["exercise"]
 def all_reduce_gradients_bucketed(group, model, bucket_bytes: int) -> None:
-    """The same average with one all-reduce a bucket of at most
+    """The same average, with one all-reduce per bucket of at most
     `bucket_bytes`; a larger parameter gets a bucket to itself. About 16
     lines."""
     ### BEGIN SOLUTION
@@ -357,7 +357,7 @@ class Wrapper(torch.nn.Module):
 
 # %% tags=["exercise"]
 class DDP(Wrapper):
-    """Its backward leaves averaged gradients. About 14 lines of yours."""
+    """Backward leaves averaged gradients. About 14 lines of yours."""
 
     def __init__(self, model, group, bucket_bytes=25 * 2**20):
         super().__init__()
@@ -370,7 +370,7 @@ class DDP(Wrapper):
                 )
 
     def hook(self, p, bucket):
-        """The gradient of `p` is complete; others may not be."""
+        """Called when the gradient of `p` is complete; others may not be."""
         if self.synchronize:
             ### BEGIN SOLUTION
             bucket.take(p, self.group.size)
@@ -388,7 +388,7 @@ class DDP(Wrapper):
         ### END SOLUTION
 
     def finish(self):
-        """After backward: all sent and arrived, and ready for the next step."""
+        """After backward: sends and awaits the rest, resets for the next step."""
         ### BEGIN SOLUTION
         for bucket in self.buckets:
             for p in list(bucket.missing):
@@ -455,7 +455,7 @@ from contextlib import nullcontext
 
 def accumulate(ddp, microbatches: list[torch.Tensor], loss_of) -> torch.Tensor:
     """Forward and backward of `loss_of(ddp, microbatch)` for each, in order;
-    gradients as of one large batch, synchronized once. Returns the mean loss,
+    the gradients of one large batch, synchronized once. Returns the mean loss,
     detached. About 8 lines."""
     ### BEGIN SOLUTION
     total = 0.0

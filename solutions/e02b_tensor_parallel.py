@@ -168,7 +168,7 @@ def sum_sliced(group, x):
 
 # %%
 class Operators:
-    """A rank's way to the others: two pairs, and a maximum (no gradient)."""
+    """A rank's operators: two pairs, and a maximum (without gradient)."""
 
     def __init__(self, group):
         self.group, self.rank, self.size = group, group.rank, group.size
@@ -224,7 +224,7 @@ def whole_layer(D, FF, dtype=torch.float32):
 
 
 def cut(whole, rank, size, head_size=D // HEADS):
-    """A rank's slices: rows of what makes features, columns of what reads."""
+    """A rank's slices: rows of matrices that make features, columns of readers."""
     w = SimpleNamespace(head_size=head_size)
     for name, matrix in whole.items():
         dim = 0 if name in ROWS else 1

@@ -312,7 +312,7 @@ rows, length = lab.size("rows"), lab.size("length")
 
 
 def microbatches(m):
-    """Every second one has half of its targets: the rest is padding, -100."""
+    """In every second one, half of the targets are padding, -100."""
     shape = (m, rows, length + 1)
     text = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
     text[1::2, :, length // 2 :] = -100
@@ -708,7 +708,7 @@ ideas.pipeline_chunks()
 
 # %% tags=["exercise"]
 def interleaved(p: int, m: int, v: int) -> Schedule:
-    """1F1B over v chunks a rank, `Schedule("interleaved", m, v, orders)`;
+    """1F1B over v chunks per rank, `Schedule("interleaved", m, v, orders)`;
     p divides m. About 14 lines."""
     ### BEGIN SOLUTION
     groups = [range(first, first + p) for first in range(0, m, p)]

@@ -102,7 +102,7 @@ lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 # %% tags=["exercise"]
 def route(x, weight, bias, k: int):
     """x (M, D), weight (E, D), bias (E,) -> p (M, E); the chosen experts
-    (M, k), int64, a token's in any order; their weights (M, k), in the type
+    (M, k), int64, in any order; their weights (M, k), in the type
     of p. Gradients flow from the weights to p, and from p to x and weight.
     About 6 lines."""
     ### BEGIN SOLUTION
@@ -496,8 +496,8 @@ from minitrain.parallel.collectives.differentiable import all_to_all
 
 def exchange(group, experts, rows, counts) -> torch.Tensor:
     """rows (R, D) by expert, counts (E,) -> answers (R, D) in the same order.
-    `experts(rows, counts)` are this rank's E/N experts: it takes their rows by
-    expert, of all ranks, and how many each has (E/N,). About 9 lines."""
+    `experts(rows, counts)` computes this rank's E/N experts, from all ranks' rows
+    by expert and the number of rows of each (E/N,). About 9 lines."""
     ### BEGIN SOLUTION
     leaving = counts.view(group.size, -1)
     arriving = group.all_to_all(torch.empty_like(leaving), leaving)

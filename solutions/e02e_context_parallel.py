@@ -62,8 +62,8 @@ ideas.merged_attention()
 
 # %%
 def attend(q, k, v, offset):
-    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighed by
-    softmax, and lse, log Σ exp(score): what it weighs. Query i reads keys 0
+    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighted by
+    softmax, and lse, log Σ exp(score): its weight. Query i reads keys 0
     to i + offset."""
     exact = torch.promote_types(q.dtype, torch.float32)
     readers = q.shape[1] // k.shape[1]  # query heads of one key head
@@ -150,8 +150,8 @@ ideas.ring_attention()
 
 # %%
 def pass_on(group, tensor):
-    """Starts `tensor` to the right; calling the result waits for what comes
-    from the left."""
+    """Starts sending `tensor` to the right; calling the result waits for the
+    tensor from the left, and returns it."""
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     arriving = group.irecv(torch.empty_like(tensor), left)
     leaving = group.isend(tensor, right)
@@ -253,7 +253,7 @@ lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
 # %% tags=["exercise"]
 def zigzag(length: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """-> places (N, T/N): the tokens that each rank holds, its early chunk
-    first; and inverse (T,): all ranks' tokens side by side, then [inverse],
+    first; and inverse (T,): all ranks' tokens side by side, indexed by it,
     are the text. Both int64.
 
     A length that 2N does not divide raises a ValueError. About 6 lines."""
@@ -314,7 +314,7 @@ def halves(places, rank, owner):
 
 
 def nothing_read(q):
-    """Where a merge begins; in float32: N parts must not be rounded N times."""
+    """Where merging starts; in float32: N parts must not be rounded N times."""
     exact = torch.promote_types(q.dtype, torch.float32)
     lse = q.new_full(q.shape[:3], -torch.inf, dtype=exact)
     return torch.zeros_like(q, dtype=exact), lse
@@ -334,7 +334,7 @@ def nothing_read(q):
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's
     dtype, and lse (B, H, T/N), in the dtype of nothing_read's.
-    `places` (N, T/N): any two runs of tokens a rank. `kv` travels as it is, in
+    `places` (N, T/N): any two runs per rank. `kv` travels as it is, in
     its own dtype. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
@@ -692,7 +692,7 @@ kinds = {
 
 
 def part_of(group, length):
-    """This rank's q, k and v: how many, not which, is what counts here."""
+    """This rank's q, k and v: only their number of tokens matters here."""
     mine = length // group.size
     return [z[:, :, :mine].clone().requires_grad_() for z in inputs(length)]
 

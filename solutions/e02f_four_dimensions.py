@@ -69,7 +69,7 @@ class Mesh:
         return self.shape[self.axes.index(axis)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is: {"dp": 1, "tp": 1}, axes in the mesh's order."""
+        """Those of a rank: {"dp": 1, "tp": 1}, axes in the mesh's order."""
         ### BEGIN SOLUTION
         places = {}
         for axis in reversed(self.axes):
@@ -89,7 +89,7 @@ class Mesh:
         return [r for r in every if all(where[r][a] == here[a] for a in fixed)]
         ### END SOLUTION
 
-    def group(self, group, axes):  # this rank's line, to talk on
+    def group(self, group, axes):  # of this rank's line
         return group.split(self.ranks(axes, group.rank)[0])
 
     def check(self, ranks: int):

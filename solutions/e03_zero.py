@@ -157,7 +157,7 @@ class Zero1:
     """Whole parameters and gradients, optimizer state of own shards only."""
 
     def __init__(self, units: list, make):
-        """`make(parameters)` gives an optimizer of these. 1 line."""
+        """`make(parameters)` returns an optimizer for them. 1 line."""
         self.units = units
         ### BEGIN SOLUTION
         self.optimizer = make([unit.shard for unit in units])
@@ -360,14 +360,14 @@ class ShardedUnit(FlatUnit):
         self.free()
 
     def start_gather(self) -> None:
-        """All shards are on their way into `full`; it does not wait. Does
-        nothing where `full` is there, or under way."""
+        """Starts to gather all shards into `full`, without waiting. Does
+        nothing if `full` is there, or under way."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.start_gather
         ### END SOLUTION
 
     def gather(self) -> None:
-        """`full` is there: waits for it, whoever began."""
+        """Returns when `full` is there, whoever started the gather."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.gather
         ### END SOLUTION
