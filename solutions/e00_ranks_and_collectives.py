@@ -270,8 +270,9 @@ guess = 3e6
 lab.predict("scatter_bytes", guess, unit="B")
 
 # %% [markdown]
-# **Which chunk, when?** Chunk c has to *end* at rank c with the parts of all ranks in it. So it must start one rank further, at c
-# + 1, and go all the way around. It moves one rank to the right in each step, so before step s = 0, 1, … it is at rank c + 1 + s.
+# **Which chunk, when?** Chunk c has to *end* at rank c with the parts of all ranks in it. So it must start one rank further, at
+# c + 1, and go all the way around. It moves one rank to the right in each step, so before step s = 0, 1, … it is at rank c + 1 +
+# s.
 #
 # Now look from a rank r: the chunk that it sends in step s is the one with c + 1 + s = r, which is chunk r - 1 - s. The chunk
 # that it receives in the same step comes from rank r - 1, so it is chunk r - 2 - s. All of these numbers are modulo N.

@@ -180,9 +180,8 @@ show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 
 # %% [markdown]
 # **Explain**: let the forward of one microbatch on one rank take $t_F$ seconds, and its backward $t_B$. Microbatch 0 reaches the
-# last rank after $p
-# - 1$ forwards. That rank then works through its $m$ microbatches, and is done with the forwards at $(m + p - 1)\,t_F$. The
-#   backwards return in the same way, so
+# last rank after $p - 1$ forwards. That rank then works through its $m$ microbatches, and is done with the forwards at
+# $(m + p - 1)\,t_F$. The backwards return in the same way, so
 #
 # $$\text{step} = (m + p - 1)(t_F + t_B), \qquad \text{work of a rank} = m\,(t_F + t_B)$$
 #
@@ -571,8 +570,8 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: on the left both schedules lie on the formula, from 75% with one microbatch to 8.7% (GPipe) and 9.7% (1F1B) with
-# 32. The effect of the messages is visible only on the right, where one *point* is 1% of the step.
+# **Explain**: on the left both schedules lie on the formula, from 75% with one microbatch to 8.7% (GPipe) and 9.7% (1F1B)
+# with 32. The effect of the messages is visible only on the right, where one *point* is 1% of the step.
 #
 # GPipe pays for messages on the way there and back, $2(p-1)$ times 0.9 ms per step, whatever $m$ is: at most 0.4 points, and a
 # falling share of the step from $m = 4$ on. 1F1B also pays in every round, as a rank's next forward waits for a gradient that had
