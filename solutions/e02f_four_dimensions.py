@@ -154,8 +154,7 @@ widgets.explore(draw, **sizes, **others)
 #
 # - **split**: the ranks along these axes hold *different* elements. A layer is on one stage only, so "pp" splits it.
 # - **partial**: the gradient on each rank is only a *part* of the sum along these axes, because each rank has processed other
-#   sequences or tokens, until
-# `MeshModel.backward` adds the parts up. After that, all ranks have the same sum.
+#   sequences or tokens, until `MeshModel.backward` adds the parts up. After that, all ranks have the same sum.
 #
 # Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**. The one exception, along
 # pp, comes below.

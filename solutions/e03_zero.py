@@ -237,7 +237,7 @@ lab.reveal("bytes_a_parameter", held_each, ranks=2)
 
 # %% [markdown]
 # Finding that moment is given. `unit.when_complete(f)` registers a hook on each of the unit's parameters, which autograd calls
-# when the `.grad` of that parameter has been accumulated; the last of them calls `f(unit)`, in the middle of backward.
+# when the `.grad` of that parameter has been accumulated; with the last of them, it calls `f(unit)`, in the middle of backward.
 
 # %% [markdown]
 # ### Exercise 2 · `reduce_unit`
@@ -519,7 +519,7 @@ class OnDemand(Zero3):
 
 # %% [markdown]
 # The next cell, folded, runs forward and backward five times and keeps the shortest pass, as the one least disturbed by other
-# processes. It returns the seconds in which the rank did nothing but wait, the begin, the end, and every message.
+# processes. It returns the seconds in which the rank did nothing but wait, its start and end, and every message.
 
 
 # %% tags=["folded"]
