@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e00 · Ranks and collectives
 #
-# **You write the collective that trains every large model, from nothing but *send* and *receive*, and know
-# what it costs before you run it.**
+# **You write all-reduce, the collective behind data-parallel training, from nothing but *send* and *receive*, and predict its
+# cost before you run it.**
 #
 # 90 minutes · CPU is enough · next: [e01 · Baseline](e01_baseline.ipynb) · [map of the course](index.ipynb)
 #
-# You build: a ring shift, a broadcast tree, reduce-scatter, all-gather, all-reduce and all-to-all, and you repair a
-# deadlock from its report. You end with this picture: the bandwidth of *your* machine, measured and predicted, beside
+# You build a ring shift, a broadcast tree, reduce-scatter, all-gather, all-reduce and all-to-all, and repair a deadlock with the
+# help of its report. By the end you will have made this picture: the bandwidth of *your* machine, measured and predicted, beside
 # eight A100s and eight H200s.
 #
 # ![Bus bandwidth against message size: a laptop far below 8 A100 and 8 H200, all of one shape](../labs/pictures/e00_ranks_and_collectives.png)
@@ -22,16 +22,17 @@ lab = Lab("e00_ranks_and_collectives")
 # %% [markdown]
 # ## 1 · A rank is a process
 #
-# A model that is too large or too slow for one GPU is trained by many *processes* at once. Each runs the same script, has
-# its own Python and its own memory, and drives one GPU. Nothing is shared: if one process changes a tensor, no other sees it.
+# A model that is too large or too slow for one GPU is trained by many *processes* at once. Each runs the same script, has its own
+# Python interpreter and its own memory, and drives one GPU. Nothing is shared: if one process changes a tensor, no other sees the
+# change.
 #
-# A process is called a **rank**, after its number: 0, 1, 2 … up to N - 1. N is the **world size**, and the ranks that talk
-# to each other form a **process group**.
+# A process is called a **rank**, after its number: 0, 1, 2 … up to N - 1. N is the **world size**, and the ranks that communicate
+# with each other form a **process group**.
 
 # %% [markdown]
-# In this course `launch(fn, ranks=4)` starts four processes on your machine. Each calls `fn(group)`, and `group` is its
-# view of the process group: `group.rank` says who it is, `group.size` how many there are. The four return values come back
-# as a list. What the ranks print may come in any order, since they run at the same time.
+# In this course `launch(fn, ranks=4)` starts four processes on your machine. Each calls `fn(group)`, where `group` is its view of
+# the process group: `group.rank` is its own number, `group.size` the number of ranks. The four return values come back as a list.
+# Lines printed by the ranks may appear in any order, since they run at the same time.
 
 
 # %%
@@ -43,57 +44,58 @@ def hello(group):
 launch(hello, ranks=4)
 
 # %% [markdown]
-# All four ran the same function; only `group.rank` made them differ. Every distributed program is written this way: *one*
-# and the same code, which asks who it is.
+# All four ran the same function; only `group.rank` made them differ. Every distributed program is written this way: *one* program
+# for all ranks, which behaves according to its rank.
 #
-# **Two verbs move data.** `group.send(tensor, to)` sends a tensor to rank `to`. `group.recv(tensor, source)` waits for one
-# from rank `source` and overwrites `tensor` with it. The receiver must bring a tensor of the right shape and dtype, because
-# only the bare bytes travel. And both verbs wait: neither returns before the other side has come.
+# **Two operations move data.** `group.send(tensor, to)` sends a tensor to rank `to`. `group.recv(tensor, source)` waits for one
+# from rank `source` and overwrites `tensor` with it. The receiver must provide a tensor of the right shape and dtype, because
+# only the bare bytes are sent. And both operations wait: neither returns before the other rank has made the matching call.
 
 # %%
 ideas.send_and_recv()
 
 # %% [markdown]
-# The upper half is the good case: whoever is early waits (hatched), then the message travels, then both work on. Move the
-# handle to let rank 1 be early.
+# The upper half shows the normal case: the rank that is early waits (hatched), then the message travels, then both continue. Move
+# the slider to make rank 1 early.
 #
-# The lower half is the trap. Both ranks send first, so neither ever receives, and both wait for ever: a **deadlock**. The
-# same happens on a whole ring where everyone sends to the right neighbour first. That is why there is a third verb:
-# `group.exchange(out, to, into, source)` sends `out` and receives `into` *at the same time*, and returns `into` when both
-# are done.
+# The lower half shows the trap. Both ranks send first, so neither ever receives, and both wait forever: a **deadlock**. The same
+# happens on a ring where every rank first sends to its right neighbour. That is why there is a third operation:
+# `group.exchange(out, to, into, source)` sends `out` and receives `into` *at the same time*, and returns `into` when both are
+# done.
 
 # %% [markdown]
-# **A collective** is an operation in which *every* rank of the group takes part, and which none can leave before its part is
-# done. Five of them carry nearly all training. A column is a rank, and in it stand the chunks of its tensor:
+# **A collective** is an operation in which *every* rank of the group takes part, and from which no rank returns before its part
+# is done. Training mostly uses the following five. A column is a rank, and shows the chunks of its tensor:
 
 # %%
 ideas.collectives()
 
 # %% [markdown]
-# Colours say whose data it is; black is the sum over all ranks. All five have the same names in `torch.distributed`. How the
-# rest of this lab is written there:
+# Letters and colours show whose data it is; black is the sum over all ranks. All five have the same names in `torch.distributed`.
+# The rest of this lab translates as follows:
 #
 # | here | in torch | used for |
 # |---|---|---|
 # | `launch(fn, ranks=4)` | `torchrun` and `dist.init_process_group` | starting N processes |
-# | `group.rank`, `group.size` | `dist.get_rank()`, `dist.get_world_size()` | asking who one is |
+# | `group.rank`, `group.size` | `dist.get_rank()`, `dist.get_world_size()` | one's own rank, and how many there are |
 # | `group.send`, `group.recv` | `dist.send`, `dist.recv` | one message |
 # | `group.exchange` | `dist.batch_isend_irecv` | a message each way, at once |
 # | `group.all_reduce(tensor)` | `dist.all_reduce(tensor)` | summing gradients |
 #
-# Torch hands the bytes to a *backend*: gloo between CPUs, as here, or NCCL between GPUs. In this lab you write the
-# collectives yourself, from messages alone, and find out what they cost.
+# Torch hands the bytes to a *backend*: gloo between CPUs, as here, or NCCL between GPUs. In this lab you write the collectives
+# yourself, from messages alone, and find out what they cost.
 
 # %% [markdown]
-# In every exercise N is 2 or more and tensors are contiguous. Never change what you are given, return a newly made tensor in
-# each call, and move data by `send`, `recv` and `exchange` alone.
+# In every exercise N is 2 or more and tensors are contiguous. Never change the arguments, return a new tensor in each call, and
+# move data with `send`, `recv` and `exchange` alone.
 #
 # ### Exercise 1 · `ring_shift`
 #
 # Difficulty 1 of 5 · 5 minutes · 6 points
 #
-# Put the ranks in a circle, so that the right neighbour of rank r is r + 1, and that of the last rank is rank 0. Pass your
-# tensor to the right neighbour, and return what the left one sent you. Every rank does so at the same moment, so they must not all wait in a send at once.
+# Arrange the ranks in a circle: the right neighbour of rank r is r + 1, and that of the last rank is rank 0. Pass your tensor to
+# the right neighbour, and return the tensor of the left one. Every rank does so at the same moment, so they must not all wait in
+# a send at once.
 
 
 # %% tags=["exercise"]
@@ -118,12 +120,13 @@ ring_shift = lab.grade(ring_shift)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# What arrives needs a place: `torch.empty_like(tensor)`. If it were `tensor` itself, your input would be lost.
+# The incoming tensor needs memory of its own: `torch.empty_like(tensor)`. If you received into `tensor` itself, your input would
+# be lost.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `group.exchange(tensor, right, into, left)` sends and receives at once, and returns `into`.
+# `exchange` sends and receives at once, and returns the tensor that it received.
 #
 # </details>
 
@@ -137,22 +140,22 @@ def turn(group):
 print(list(launch(turn, ranks=4)))  # expected: [3, 0, 1, 2]
 
 # %% [markdown]
-# Rank 0 now has rank 3's number, and each other rank that of the one before it.
+# Rank 0 now has rank 3's number, and every other rank that of the rank before it.
 #
 # ## 2 · One to all
 #
-# Rank 0 has read a checkpoint, and the other ranks need the same weights: a **broadcast**. If rank 0 sends to one after the
-# other, the last of N ranks waits for N - 1 messages in a row, and never is more than one of them under way.
+# Rank 0 has read a checkpoint, and the other ranks need the same weights: a **broadcast**. If rank 0 sends to one rank after the
+# other, the last of N ranks waits for N - 1 messages in a row, and only one of them is under way at any time.
 #
-# But whoever *has* the weights can send them too. After round one, two ranks have them; both send in round two, so that four
-# have them; then eight. An arrow is a message, a row the state after a round:
+# But every rank that already *has* the weights can send them, too. After one round, two ranks have them; both send in the second
+# round, so four have them; then eight. An arrow is a message, a row the state after a round:
 
 # %%
 ideas.tree_broadcast()
 
 # %% [markdown]
-# The number of ranks that have the tensor doubles in each round, so after $k$ rounds $2^k$ ranks have it, and a round is
-# over when all its messages, which travel side by side, have arrived.
+# The number of ranks that have the tensor doubles in each round, so after $k$ rounds $2^k$ ranks have it. A round is over when
+# all its messages, which travel in parallel, have arrived.
 #
 # **Predict**: the picture has 8 ranks. How many rounds do 9 ranks need?
 
@@ -164,23 +167,23 @@ guess = 4
 lab.predict("rounds", guess)
 
 # %% [markdown]
-# Who sends to whom? Before a round, let `distance` be the number of ranks that have the tensor: 1, 2, 4 … In the picture
-# these are always the *first* ranks, 0 to `distance - 1`, and each sends straight to the rank `distance` further on. So
-# after the round the first `2 * distance` ranks have it, and the pattern repeats. If `distance` further on there is no rank
-# any more, there is nobody to send to.
+# Who sends to whom? Before a round, let `distance` be the number of ranks that have the tensor: 1, 2, 4 … In the picture these
+# are always the *first* ranks, 0 to `distance - 1`, and each sends to the rank that is `distance` further on. So after the round
+# the first `2 * distance` ranks have it, and the pattern repeats. A rank sends nothing if there is no rank `distance` further on.
 #
 # The root need not be rank 0. So count *places* from the root on, around the circle:
 #
 #     place = (rank - root) % size
 #
-# The root has place 0, and the picture holds for places.
+# The root has place 0, and the picture applies to places.
 
 # %% [markdown]
 # ### Exercise 2 · `tree_broadcast`
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# In the round of `distance` 1, 2, 4 …, places below `distance` have the tensor; each sends it `distance` further on.
+# In the round with `distance` 1, 2, 4 …, the places below `distance` have the tensor; each sends it to the place `distance`
+# further on.
 
 
 # %% tags=["exercise"]
@@ -208,7 +211,7 @@ tree_broadcast = lab.grade(tree_broadcast)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# In each round a place is one of three: it has the tensor and sends, it receives, or it is not its turn yet.
+# In each round there are three kinds of place: it has the tensor and sends, it receives, or it is not yet its turn.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -218,13 +221,13 @@ tree_broadcast = lab.grade(tree_broadcast)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# The partner of a sender is rank `(rank + distance) % size`, that of a receiver `(rank - distance) % size`. Double
-# `distance` while it is below `size`.
+# The partner of a sender is rank `(rank + distance) % size`, that of a receiver `(rank - distance) % size`. Double `distance`
+# while it is below `size`.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: every rank keeps a *trace* of its messages, so what was sent can be counted. The root sends in every round.
+# **Run**: every rank keeps a *trace* of its messages, so we can count them. The root sends in every round.
 
 # %% tags=["nbval-check-output"]
 ranks = 9
@@ -236,28 +239,26 @@ rounds = results.traces[0].count("send")  # the root sends in every round
 lab.reveal("rounds", rounds, ranks=ranks)
 
 # %% [markdown]
-# **Explain**: $\lceil \log_2 9 \rceil = 4$, one more round than for 8, for the sake of a single rank; 16 ranks would need no
-# more. Of the 8 messages in all the root sends 4, no other rank more than 2. On 1,024 ranks it is 10 rounds instead of
-# 1,023.
+# **Explain**: $\lceil \log_2 9 \rceil = 4$, one more round than for 8, because of a single rank; 16 ranks would need no more. Of
+# the 8 messages the root sends 4, and no other rank more than 2. For 1,024 ranks it is 10 rounds instead of 1,023.
 
 # %% [markdown]
 # ## 3 · All to one, in pieces
 #
-# Training needs *sums*: each rank has a gradient, and the sum over ranks is wanted. Suppose rank 0 received all of them and
-# added them up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, and all
-# other links would be idle nearly all the time: the more ranks, the slower.
+# Training needs *sums*: each rank has a gradient, and we want the sum over all ranks. Suppose rank 0 received all of them and
+# added them up. With S the size of the tensor in bytes, $(N-1) \cdot S$ bytes would arrive at rank 0 through its one link, while
+# all other links would be idle nearly all the time. And the more ranks, the slower.
 #
-# **The ring's idea** is to let every rank be the one that finishes the sum, for a part of the tensor. Cut the tensor into N
-# **chunks**, and let each go once around the ring:
+# **The idea of the ring** is that every rank finishes the sum for one part of the tensor. Cut the tensor into N **chunks**, and
+# let each go once around the ring:
 
 # %%
 ideas.ring_reduce_scatter()
 
 # %% [markdown]
-# A column is a rank, a row a chunk; each box names the ranks whose parts it sums. Orange is what leaves in the next step.
-# Move the slider to the end: a rank adds its own part to what it receives, and sends the result on in the next step.
-# After N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and nothing else that is complete. That is a
-# **reduce-scatter**.
+# A column is a rank, a row a chunk; each box names the ranks whose parts it sums. An orange frame marks what is sent in the next
+# step. Move the slider to the end: a rank adds its own part to what it receives, and sends the result on in the next step. After
+# N - 1 steps the diagonal is green: rank r holds chunk r of the sum, and no other complete chunk. That is a **reduce-scatter**.
 #
 # **Predict**: 4 ranks, a tensor of 1,000,000 float32 (4 MB). How many bytes does one rank send, in all its messages together?
 
@@ -269,25 +270,24 @@ guess = 3e6
 lab.predict("scatter_bytes", guess, unit="B")
 
 # %% [markdown]
-# **Which chunk, when?** Chunk c shall *end* at rank c with everyone's part in it. So it must start one rank further, at
-# c + 1, and go all the way around. It moves one rank to the right in each step, so before step s = 0, 1, … it is at rank
-# c + 1 + s.
+# **Which chunk, when?** Chunk c has to *end* at rank c with the parts of all ranks in it. So it must start one rank further, at
+# c + 1, and go all the way around. It moves one rank to the right in each step, so before step s = 0, 1, … it is at rank c + 1 +
+# s.
 #
-# Now look from a rank r: the chunk that it sends in step s is the one with c + 1 + s = r, that is chunk r - 1 - s. What
-# arrives in the same step comes from rank r - 1, so it is chunk r - 2 - s. All of it is counted around the circle, modulo N.
+# Now look from a rank r: the chunk that it sends in step s is the one with c + 1 + s = r, which is chunk r - 1 - s. The chunk
+# that it receives in the same step comes from rank r - 1, so it is chunk r - 2 - s. All of these numbers are modulo N.
 
 # %% [markdown]
-# Check the last step, s = N - 2: what arrives is chunk r - N, which is chunk r. It has come home, and it lacks nothing but
-# this rank's own part.
+# Check the last step, s = N - 2: the incoming chunk is r - N, which is chunk r. It has come home, and lacks only the part of this
+# rank.
 
 # %% [markdown]
 # ### Exercise 3 · `ring_reduce_scatter`
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# First send chunk $r - 1$ (as yet only your part). In step s = 0, 1, … receive chunk $r - 2 - s$, add your part to
-# it, and send *that* on. `tensor_split` cuts, whatever the size; where N does not divide it, the first chunks are one element
-# longer.
+# First send chunk $r - 1$ (so far only your part). In step s = 0, 1, … receive chunk $r - 2 - s$, add your part to it, and send
+# *that* on. `tensor_split` cuts a tensor of any size; if N does not divide the size, the first chunks are one element longer.
 
 
 # %% tags=["exercise"]
@@ -313,19 +313,18 @@ ring_reduce_scatter = lab.grade(ring_reduce_scatter)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# One variable travels: what you send in a step is what you received in the last one, with your part added.
+# One variable travels: in each step you send what you received in the step before, with your part added.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Chunks may differ by one element: the place for what arrives is `torch.empty_like(own)`, where `own` is your part of the
-# chunk that is coming.
+# Chunks may differ by one element: receive into `torch.empty_like(own)`, where `own` is your part of the incoming chunk.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `own = chunks[(group.rank - 2 - step) % group.size]`, then `travelling = group.exchange(travelling, right,
-# torch.empty_like(own), left) + own`. The last `own` is chunk `rank`.
+# The index of `own` is the number of the incoming chunk, modulo N. Add `own` after the exchange, not in place: `chunks` are views
+# of the input.
 #
 # </details>
 
@@ -344,25 +343,25 @@ lab.reveal("scatter_bytes", sent, ranks=4, nbytes=4_000_000)
 #
 # $$\frac{N-1}{N}\,S = \frac{3}{4} \cdot 4\ \text{MB} = 3\ \text{MB}.$$
 #
-# Every rank sends the same amount, at the same time. However many ranks there are, it is never more than S: no link carries more
-# than another, and none gets slower as the ring grows.
+# Every rank sends the same amount, at the same time, so no link carries more than another. And for any number of ranks it is less
+# than S.
 #
 # ### Exercise 4 · `ring_all_gather`
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# Now each rank has one complete chunk, and all ranks need all of them. The same ring brings them:
+# Now each rank has one complete chunk, and all ranks need all of them. The same ring distributes them:
 
 # %%
 ideas.ring_all_gather()
 
 # %% [markdown]
 # Green is complete; move the slider to send it on. In the first step each rank sends its own chunk r to the right. From then on
-# it passes on what came last. So in step s it sends chunk r - s, and receives what its left neighbour sends: chunk r - 1 - s.
-# Nothing is added on the way; after N - 1 steps every box is green.
+# it passes on the chunk that arrived last. So in step s it sends chunk r - s, and receives chunk r - 1 - s from its left
+# neighbour. Nothing is added on the way; after N - 1 steps every box is green.
 #
-# The chunks may be of different lengths, and a rank can only receive into a tensor of the right one: that is what `sizes`
-# tells.
+# The chunks may have different lengths, and a rank can only receive into a tensor of the right length: that is why `sizes` is
+# given.
 
 
 # %% tags=["exercise"]
@@ -394,35 +393,36 @@ ring_all_gather = lab.grade(ring_all_gather)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Make the result first. `out.split(sizes)` gives N views of it: receive straight into them, nothing to sort at the end.
+# Make the result first. `out.split(sizes)` gives N views of it: receive straight into them, and nothing has to be sorted at the
+# end.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `places[group.rank].copy_(chunk)`, then in each step
-# `group.exchange(places[(rank - s) % N], right, places[(rank - s - 1) % N], left)`.
+# Your own chunk is copied into its view before the first step. From then on every chunk that you send is already in one of the
+# views.
 #
 # </details>
 
 # %% [markdown]
 # ## 4 · All-reduce
 #
-# Reduce-scatter, then all-gather: every rank ends with the whole sum. This **all-reduce** is what data-parallel training
-# calls after every backward pass. As each element's sum is finished on one rank only and then copied, all ranks get the same bits,
-# which keeps their weights equal for ever.
+# Reduce-scatter, then all-gather: every rank ends with the whole sum. This **all-reduce** is what data-parallel training calls
+# after every backward pass. As the sum of each element is computed on one rank only and then copied, all ranks get the same bits,
+# and so their weights stay equal.
 #
 # ### Exercise 5 · `ring_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 8 points
 #
-# Join your two functions, and give the result the shape of the input. The sizes that the second one asks for are those of
-# the chunks that the first one made.
+# Combine your two functions, and give the result the shape of the input. The second function needs the sizes of the chunks that
+# the first one made.
 
 
 # %% tags=["exercise"]
 def ring_all_reduce(group, tensor: torch.Tensor) -> torch.Tensor:
     """The sum over ranks, in the shape of `tensor`, any shape, the same bits on
-    every rank. Made of the two functions above: what they send, nothing else.
+    every rank. Uses the two functions above, and sends nothing else.
     `tensor` is left as it was. About 3 lines."""
     ### BEGIN SOLUTION
     sizes = [c.numel() for c in tensor.flatten().tensor_split(group.size)]
@@ -447,12 +447,12 @@ ring_all_reduce = lab.grade(ring_all_reduce)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Reduce-scatter, all-gather, and `.view(tensor.shape)` at the end, because the gather returns a flat tensor.
+# The gather returns a flat tensor: `.view(tensor.shape)` at the end.
 #
 # </details>
 
 # %% [markdown]
-# **Question**: how many bytes does *each* of 8 ranks send in an all-reduce of 1 GB (10⁹ bytes), by both halves together?
+# **Question**: how many bytes does *each* of 8 ranks send in an all-reduce of 1 GB (10⁹ bytes), in both halves together?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -464,15 +464,14 @@ bytes_per_rank = 2 * 7 / 8 * 1e9
 lab.answer("bytes_per_rank", bytes_per_rank)
 
 # %% [markdown]
-# **Explain**: can another algorithm send less? Look at one element. N numbers on N ranks must become one: every message
-# joins two partial sums, so N - 1 messages are needed. Then the result must reach the N - 1 ranks that do not have it: N - 1
-# more. That is 2(N-1) times every element, shared by N ranks:
+# **Explain**: can another algorithm send less? Consider one element. N numbers on N ranks must become one, and every message
+# joins two partial sums, so N - 1 messages are needed. Then the result must reach the N - 1 ranks that do not have it, which
+# takes N - 1 more. That is 2(N-1) messages per element, shared by N ranks:
 #
 # $$\text{bytes sent by a rank} = \frac{2(N-1)}{N}\,S .$$
 #
-# The ring sends exactly this, and no algorithm that is made of messages can send less
-# ([Patarasuk & Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). For many ranks it approaches 2 S, whatever their
-# number.
+# The ring sends exactly this, and no algorithm made of messages can send less, on average over the ranks
+# ([Patarasuk & Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002)). With many ranks it approaches 2 S.
 
 # %% [markdown]
 # ## 5 · What a message costs
@@ -481,24 +480,24 @@ lab.answer("bytes_per_rank", bytes_per_rank)
 #
 # $$t = \alpha + b\,\beta ,$$
 #
-# where $\alpha$ is the **latency** in seconds, paid even by an empty message, and $\beta$ the time for one byte in seconds; 1/β is
-# the **bandwidth** in bytes a second. The network cards in the next picture have $\alpha = 30\ \text{µs}$ and
-# $1/\beta = 2.94\ \text{GB/s}$ (25 Gb/s are 3.125 GB/s, and 94% of it is left for the data):
+# where $\alpha$ is the **latency** in seconds, which even an empty message pays, and $\beta$ is the time per byte in seconds; 1/β
+# is the **bandwidth** in bytes per second. The network cards in the next picture have $\alpha = 30\ \text{µs}$ and
+# $1/\beta = 2.94\ \text{GB/s}$ (25 Gb/s are 3.125 GB/s, of which 94% is left for data):
 
 # %%
 ideas.message_cost()
 
 # %% [markdown]
-# The same bytes take almost three times as long in eight messages as in one. Move the slider to larger tensors, and latency
-# stops mattering.
+# The same 256 kB take 2.8 times as long in eight messages as in one. Move the slider to larger tensors, and latency matters less
+# and less.
 #
-# The ring all-reduce makes 2(N-1) steps, one after the other, and in each every rank sends S/N bytes. So it takes
+# The ring all-reduce takes 2(N-1) steps, one after the other, and in each of them every rank sends S/N bytes. So it takes
 #
 # $$t = 2(N-1)\,\alpha + \frac{2(N-1)}{N}\,S\,\beta .$$
 #
-# With 8 such machines and S = 1 MB: 14 · 30 µs + 1.75 · 10⁶ · 0.34 ns = 420 µs + 595 µs. That is on paper. Now measure *your* all-reduce
-# on this machine, on N ranks (two on a small CPU), over many sizes. Of several repeats the fastest counts: whatever else runs
-# here can only add to a time.
+# With 8 such machines and S = 1 MB: 14 · 30 µs + 1.75 · 10⁶ · 0.34 ns = 420 µs + 595 µs, on paper. Now measure *your* all-reduce
+# on this machine, on N ranks (two on a small CPU), for many sizes. The fastest of several repeats counts, since other programs
+# can only make a run slower.
 
 
 # %% tags=["experiment"]
@@ -528,8 +527,8 @@ sweep = [
 lab.experiment("sweep", sweep)
 
 # %% [markdown]
-# `fit` finds the α and β whose formula comes nearest to your points, by least squares on *relative* errors, so that small
-# sizes count as much as large ones. The dots are measured; the dashed line is the formula with these two numbers.
+# `fit` finds the α and β whose formula comes closest to your points, by least squares on *relative* errors, so that small sizes
+# count as much as large ones. The dots are measured; the dashed line is the formula with these two numbers.
 
 # %% tags=["folded"]
 from minitrain.network.links import Sweep, fit, published_sweep
@@ -548,13 +547,13 @@ show.lines(
 )
 
 # %% [markdown]
-# **Explain**: on the left the curve is nearly flat: nearly all of it is latency, and the jumps of the points there are noise. On
-# the right it rises about in proportion to S, and more steeply where a tensor no longer fits into a cache. Where another point
-# lies far above the line, other programs had the processor in every repeat: run the cells from the sweep on once more.
+# **Explain**: on the left the curve is nearly flat: almost all of the time is latency, and its ups and downs are noise. On the
+# right it rises roughly in proportion to S, and more steeply where a tensor no longer fits into a cache. If another point is far
+# above the line, other programs kept the processor busy in every repeat: run the cells again from the sweep on.
 #
-# Your α is longer than that of a network card, though these messages never leave the machine: each passes through the
-# operating system, Python and a process that must first wake up. 1/β is low for a memory, too, because the same cores
-# copy and add.
+# Your α (144 µs in our run) is longer than that of a network card, although these messages never leave the machine: each passes
+# through the operating system, Python and a process that has to wake up first. 1/β (1.5 GB/s) is low for a memory, too, because
+# the same cores copy and add.
 
 # %% [markdown]
 # A model is worth what it predicts. Take a size that is *not* in the sweep: predict first, then measure.
@@ -581,15 +580,14 @@ show.table(
 )
 
 # %% [markdown]
-# Right within a factor of two is what to expect here: the ranks share a processor and its caches, and α and β are averages
-# over all sizes.
+# Expect to be right within a factor of two: the ranks share a processor and its caches, and α and β are averages over all sizes.
 #
-# **Question**: at which tensor size is half of the time latency? Below it, a faster network buys little. Set the two terms
+# **Question**: at which tensor size is half of the time latency? Below it, a faster network gains little. Set the two terms
 # equal,
 #
 # $$2(N-1)\,\alpha = \frac{2(N-1)}{N}\,S\,\beta ,$$
 #
-# and solve for S with your own α (`link.alpha`, in seconds) and β (`link.beta`, in seconds a byte).
+# and solve for S with your own α (`link.alpha`, in seconds) and β (`link.beta`, in seconds per byte).
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -603,22 +601,24 @@ lab.answer("half_size", half_size)
 # %% [markdown]
 # ## 6 · When the ring loses
 #
-# For small tensors the second term vanishes, and only the *number* of messages counts: 2(N-1) of them, one after the
-# other. **Recursive doubling** needs fewer. Partners at distance 1, 2, 4 … send each other their *whole* tensor, and each adds what it receives to its own:
+# For small tensors the second term vanishes, and only the *number* of messages counts: 2(N-1) of them, one after the other.
+# **Recursive doubling** needs fewer. In each swap, partners at distance 1, 2, 4 … send each other their *whole* tensor, and each
+# adds the received one to its own:
 
 # %%
 ideas.recursive_doubling()
 
 # %% [markdown]
-# After swap k each box sums the tensors of $2^k$ ranks, so $\log_2 N$ messages from each rank are enough (N a power of two).
+# After swap k each box sums the tensors of $2^k$ ranks, so $\log_2 N$ messages from each rank are enough (for N a power of two).
 # But each has S bytes, not S/N:
 #
 # $$t = \log_2 N \cdot (\alpha + S\,\beta) .$$
 #
 # For 8 ranks that is 3α + 3 Sβ, against the ring's 14α + 1.75 Sβ: fewer messages, more bytes. Which is faster depends on S.
 #
-# You do not have eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each
-# keeps a clock of its own. On it a message takes α + bytes · β, with the α and β of 25 Gb/s Ethernet. A rank's own work takes as long as on your processor, scaled to a GPU's speed. **The seconds are emulated; the bytes are counted.**
+# You do not have eight machines on a network, so the next cell *emulates* them. Eight real ranks send real tensors, but each has
+# an emulated clock, on which a message takes α + bytes · β, with the α and β of 25 Gb/s Ethernet. Computing takes as long as on
+# your processor, scaled to the speed of a GPU. **The seconds are emulated; the bytes are counted.**
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.algorithms import (
@@ -677,8 +677,8 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table counts.
-# You may also set the two formulas equal, with $\alpha = 30\ \text{µs}$ and $1/\beta = 2.94\ \text{GB/s}$.
+# **Question**: from how many bytes on does the ring win here? Any size between the two neighbours in your table is accepted. You
+# may also set the two formulas equal, with $\alpha = 30\ \text{µs}$ and $1/\beta = 2.94\ \text{GB/s}$.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -698,22 +698,22 @@ crossover = min(
 lab.answer("crossover", crossover)
 
 # %% [markdown]
-# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MiB the ring's 1.75 S beats 3 S. NCCL chooses
-# among several algorithms for every call, by this comparison.
+# **Explain**: at 256 bytes the ring takes 14 latencies, doubling three. At 4 MiB the ring's 1.75 S beats 3 S. The formulas are
+# equal at 11α = 1.25 Sβ, or S = 776 kB. NCCL chooses among several algorithms for every call, by this comparison.
 #
 # ## 7 · Everyone to everyone
 #
-# Mixture-of-experts models (e02d) and long sequences (e02e) need one more collective, the last column of the picture in
-# section 1: rank i has a *different* chunk for each rank j. Each rank must send N - 1 messages, and the art is in their order. If all send to rank 0 first,
-# then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the one *s places* to its right:
-# every rank then sends and receives one chunk, and no two send to the same rank.
+# Mixture-of-experts models (e02d) and long sequences (e02e) need one more collective, the last column of the picture in section
+# 1: rank i has a *different* chunk for each rank j. Each rank sends N - 1 messages, and their order matters. If all send to rank
+# 0 first, then to rank 1, one link is crowded and the others idle. So in step s each rank sends to the rank *s places* to its
+# right: every rank then sends and receives one chunk.
 
 # %% [markdown]
 # ### Exercise 6 · `pairwise_all_to_all`
 #
 # Difficulty 3 · 7 minutes · 9 points
 #
-# In step s = 1, 2, … send to `rank + s` and receive from `rank - s`, in this order: every link is used once a step.
+# In step s = 1, 2, … send to `rank + s` and receive from `rank - s`, in this order, so that every link is used once per step.
 
 
 # %% tags=["exercise"]
@@ -737,7 +737,7 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# The result has N places, place j for what rank j sends you. Your own chunk goes straight to place `rank`.
+# The result has N places, place j for the chunk that rank j sends you. Your own chunk is copied straight to place `rank`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -747,15 +747,15 @@ pairwise_all_to_all = lab.grade(pairwise_all_to_all)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `group.exchange(chunks[to], to, out[source], source)` in each step.
+# In each step, `exchange` sends the chunk for `to` and receives into the place of `source`.
 #
 # </details>
 
 # %% [markdown]
 # ## 8 · When it hangs
 #
-# A collective that one rank does not join waits for ever. Here is the deadlock of section 1 with more ranks, and this time all
-# of them wait in `recv`. The launcher notices that nobody can go on, and each rank says where it stood. Run this broken
+# A collective that one rank does not join waits forever. Here is the deadlock of section 1 with more ranks, and this time all of
+# them wait in `recv`. The launcher notices that no rank can continue, and reports where each one stands. Run this broken
 # all-reduce and read the report.
 
 
@@ -780,14 +780,14 @@ except RuntimeError as report:  # the code on a line of its own
     print(re.sub(r"(line \d+): ", r"\1:\n      ", str(report)))
 
 # %% [markdown]
-# Read it line by line. For whom does rank 0 wait? And ranks 1 and 2? Draw an arrow from each rank to the one it
-# waits for: where do the arrows lead?
+# Read it line by line. For whom does rank 0 wait? And ranks 1 and 2? Draw an arrow from each rank to the one it waits for: where
+# do the arrows lead?
 #
 # ### Exercise 7 · `naive_all_reduce`
 #
 # Difficulty 2 · 5 minutes · 7 points
 #
-# Which rank must not wait first? Move one line.
+# Which ranks must not wait first? Move one line.
 
 
 # %% tags=["exercise"]
@@ -827,24 +827,23 @@ naive_all_reduce = lab.grade(naive_all_reduce)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Swap the last two lines of the `else` branch.
+# The two lines of the `else` branch are the right ones. Only one thing about them is wrong.
 #
 # </details>
 
 # %% [markdown]
-# It works, and it is the slow way of section 3: on 8 ranks 7 S come in and 7 S go out through rank 0's link. In the ring 1.75 S
+# It works, but it is the slow way of section 3: on 8 ranks, 7 S come in and 7 S go out through rank 0's link. In the ring 1.75 S
 # come in and as much goes out, on every link.
 #
 # ## 9 · Your laptop beside a DGX
 #
-# To compare clusters of any size, one divides the bytes that each rank sends in a ring by the seconds $t$ that the all-reduce
-# took:
+# To compare clusters of any size, divide the bytes that each rank sends in a ring by the seconds $t$ that the all-reduce took:
 #
-# $$\text{bus bandwidth} = \frac{2(N-1)}{N} \cdot \frac{S}{t} \quad \text{in bytes a second.}$$
+# $$\text{bus bandwidth} = \frac{2(N-1)}{N} \cdot \frac{S}{t} \quad \text{in bytes per second.}$$
 #
-# It approaches 1/β as S grows. The A100 and H200 points are [published
-# sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs, so there the factor is 1.75; yours
-# are those that you measured in section 5.
+# It approaches 1/β as S grows. The A100 and H200 points are
+# [published sweeps](https://github.com/stas00/ml-engineering/tree/master/network) of NCCL on 8 GPUs, where the factor is 1.75;
+# yours are those that you measured in section 5.
 
 # %% tags=["folded"]
 curves, theory = {}, {}
@@ -868,23 +867,23 @@ show.lines(
 
 # %% [markdown]
 # **Explain**: all three rise, from latency on the left to bandwidth on the right. (Yours may fall again where a tensor no longer
-# fits into a cache.)
-# Even eight A100s reach only 1.3 GB/s at 32 KiB, against 235 GB/s at 16 GiB: each byte takes 180 times as long.
+# fits into a cache.) Even eight A100s reach only 1.3 GB/s at 32 KiB, against 235 GB/s at 16 GiB: each byte takes 180 times as
+# long.
 #
-# One number surprises: the H200s reach 482 GB/s, though the NVLink 4 of a GPU carries 450 GB/s in one direction. No law is
-# broken. The *switch* adds up here (NVLS), so that a GPU sends each byte about once instead of 1.75 times; the formula still
-# credits it with the ring's bytes. With the ring, the same machine reaches 368 GB/s.
+# One number is surprising: the H200s reach 482 GB/s, although the NVLink 4 of a GPU carries 450 GB/s in one direction. No law is
+# broken. Here the *switch* does the adding (NVLS), so a GPU sends each byte about once instead of 1.75 times, but the formula
+# still counts the bytes of a ring. With the ring, the same machine reaches 368 GB/s.
 
 # %% [markdown]
 # > **Takeaway.** A ring all-reduce costs 2(N-1) latencies and 2(N-1)/N of the tensor's bytes. On 8 emulated Ethernet machines
-# > 256 bytes take 0.42 ms and 4 MiB only seven times as long, 2.9 ms. So frameworks join small gradients into *buckets* before they send
-# > them, as you will in [e02](e02_data_parallel.ipynb).
+# > 256 bytes take 0.42 ms and 4 MiB, 16,384 times as much, only seven times as long: 2.9 ms. So frameworks combine small
+# > gradients into *buckets* before they send them, as you will in [e02](e02_data_parallel.ipynb).
 #
-# > **On GPUs.** With as many GPUs as ranks, `launch` starts one process a GPU with NCCL, and the sweep goes on to 256 MiB. This
+# > **On GPUs.** With as many GPUs as ranks, `launch` starts one process per GPU with NCCL, and the sweep goes on to 256 MiB. This
 # > lab has not been run there yet.
 
 # %%
 lab.score(read="minitrain/parallel/collectives/algorithms.py")
 
 # %% [markdown]
-# Next, [e01 · Baseline](e01_baseline.ipynb) builds the model whose gradients will travel this ring.
+# Next, [e01 · Baseline](e01_baseline.ipynb) builds the model whose gradients will be sent around this ring.

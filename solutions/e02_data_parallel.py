@@ -1,16 +1,16 @@
 # %% [markdown]
 # # e02 · Data parallel
 #
-# **Every rank trains on its own part of the batch, and all end with the same weights. You write it three times, from one
-# all-reduce a tensor to all-reduces that travel while you compute, and read off a trace where the rest of the time goes.**
+# **Every rank trains on its own part of the batch, and all ranks end with the same weights. You write it three times, from one
+# all-reduce per tensor to all-reduces that run during backward, and read off a trace where the remaining time goes.**
 #
 # 90 minutes · CPU is enough · before: [e01 · Baseline](e01_baseline.ipynb) · next:
 # [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: naive DDP, buckets, overlap with backward, and accumulation. You end with this picture: efficiency from one to
-# eight ranks over four networks, with and without overlap.
+# You build naive DDP, buckets, overlap with backward, and gradient accumulation. By the end you will have made this picture:
+# efficiency from one to eight ranks over four networks, with and without overlap.
 #
-# ![Efficiency from 1 to 8 ranks over four networks: NVLink stays high, Ethernet falls below a half](../labs/pictures/e02_data_parallel.png)
+# ![Efficiency from 1 to 8 ranks over four networks: NVLink stays high, Ethernet falls below one half](../labs/pictures/e02_data_parallel.png)
 
 # %% tags=["setup"]
 import torch
@@ -22,29 +22,30 @@ lab = Lab("e02_data_parallel")
 # %% [markdown]
 # ## 1 · The same step, on more data
 #
-# One GPU computes the gradient of a batch. With N GPUs you want to take N times as many samples in the same time, and still
-# make *exactly* the step that one huge GPU would make with all of them. So every rank gets the whole model and a batch of
+# One GPU computes the gradient of a batch. With N GPUs you want to process N times as many samples in the same time, and still
+# make *exactly* the step that one huge GPU would make with all of them. So every rank holds the whole model and gets a batch of
 # its own:
 
 # %%
 ideas.replicas()
 
 # %% [markdown]
-# Follow a column from the top. The batch differs from rank to rank (colours), the weights W are the same (grey). So the
-# gradients differ. Before the optimizer runs, the ranks average them: black, the only row in which anything is sent. From
-# equal weights and equal gradients the optimizer makes equal new weights, η being the learning rate. So the weights
-# themselves never need to be sent again.
+# Follow a column from the top. The batch differs from rank to rank (colours), but the weights W are the same (grey), so the
+# gradients differ. Before the optimizer runs, the ranks average their gradients: this is the black row, the only one in which
+# anything is sent. Starting from equal weights and equal gradients, the optimizer computes equal new weights (η is the learning
+# rate). So the weights themselves never need to be sent again.
 
 # %% [markdown]
-# **Why an average?** Let rank r have b samples of loss $\ell_i$. Its own loss is $L_r = \frac{1}{b} \sum_{i \in r} \ell_i$. One process
-# with all N·b samples would have
+# **Why an average?** Let rank r have b samples, sample i with the loss $\ell_i$. The loss of this rank is
+# $L_r = \frac{1}{b} \sum_{i \in r} \ell_i$. One process with all N·b samples would have
 #
 # $$L = \frac{1}{N b} \sum_{i} \ell_i = \frac{1}{N} \sum_{r} L_r , \qquad \text{so} \qquad \nabla L = \frac{1}{N} \sum_{r} \nabla L_r .$$
 #
-# The gradient of a mean is the mean of the gradients, provided that all parts are *equally large*. With N = 4 ranks of
-# b = 4 sequences, four ranks make the step of one process with 16.
+# The gradient of a mean is the mean of the gradients, provided that all parts are *equally large*. With N = 4 ranks of b = 4
+# sequences, four ranks make the step of one process with 16 sequences.
 #
-# Below: the model of e01 with two of its four layers, and the loss of one step on random tokens, different ones on each rank.
+# The next cells define the model of e01 with two of its four layers, and the loss of one step on random tokens, which are
+# different on each rank.
 
 # %%
 from minitrain.model.config import preset
@@ -71,7 +72,7 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# **Predict**: four ranks all-reduce these gradients by the ring of e00. How many bytes does each rank send in a step?
+# **Predict**: four ranks all-reduce these gradients over the ring of e00. How many bytes does each rank send per step?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -86,10 +87,13 @@ lab.predict("step_bytes", guess, unit="B")
 # Difficulty 2 of 5 · 8 minutes · 12 points
 #
 # After backward, average every gradient: `group.all_reduce(tensor, op="avg")` works in place (without `op` it sums). It is a
-# collective, so all ranks must call it, equally often and in the same order; otherwise they wait for ever. Three kinds of
-# parameter need care. One that this rank did not use has `grad is None`: the others still wait for its part, which is zeros,
-# and the average must be in its `.grad` here, too. A *tied* parameter, one tensor under two names (embedding and head), is sent
-# once. A frozen one (`requires_grad` is False) has no gradient and is left alone.
+# collective: all ranks must call it equally often and in the same order, or they wait forever. Three kinds of parameter need
+# care:
+#
+# - A parameter that this rank did not use has `grad is None`. The other ranks still wait for its part, which is zeros, and the
+#   average must end up in its `.grad` here, too.
+# - A *tied* parameter, one tensor under two names (embedding and head), is sent once.
+# - A frozen parameter (`requires_grad` is False) is not sent, and its `.grad` is left as it is.
 
 
 # %% tags=["exercise"]
@@ -112,25 +116,26 @@ all_reduce_gradients = lab.grade(all_reduce_gradients)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `model.parameters()` names a tied parameter once, in the same order on all ranks. Leave out what does not require a
-# gradient.
+# `model.parameters()` yields a tied parameter once, and in the same order on all ranks. Skip every parameter that does not
+# require a gradient.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Where `parameter.grad is None`, this rank's part of the sum is zero: put zeros there, then join the all-reduce.
+# Where `parameter.grad is None`, the contribution of this rank to the sum is zero: put zeros there, then join the all-reduce.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `group.all_reduce(parameter.grad, op="avg")`: it writes into `.grad`, and divides by the number of ranks.
+# With `op="avg"` the all-reduce writes into `.grad` and divides by the number of ranks, so nothing remains to be copied or
+# divided.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: four ranks, four different batches, against one process with all 16 sequences. What is compared is the gradient,
-# not the loss after a few steps: Adam divides the gradient by its own size, so a gradient that is N times too large makes
-# nearly the same step, and the mistake hides until the day someone clips gradients or uses SGD.
+# **Run**: four ranks with four different batches, against one process with all 16 sequences. The check compares the gradient, not
+# the loss after a few steps. Adam divides the gradient by its own size, so a gradient that is N times too large makes nearly the
+# same step, and the mistake stays hidden until someone clips gradients or uses SGD.
 
 
 # %% tags=["nbval-check-output"]
@@ -153,53 +158,57 @@ sent = four.traces[0].bytes_sent() // 2  # float64 here, 8 bytes instead of 4
 lab.reveal("step_bytes", sent, parameters=P, ranks=4)
 
 # %% [markdown]
-# **Explain**: an all-reduce of S bytes sends $\frac{2(N-1)}{N} S$ from each rank (e00), and the gradients of P parameters in
-# float32 are S = 4 P bytes. With the 574,080 parameters of the default size
+# **Explain**: in an all-reduce of S bytes each rank sends $\frac{2(N-1)}{N} S$ (e00), and the gradients of P parameters in
+# float32 are S = 4 P bytes. With the 574,080 parameters of the default size this is
 #
-# $$\frac{2 \cdot 3}{4} \cdot 4 \cdot 574{,}080 = 3.44\ \text{MB a step.}$$
+# $$\frac{2 \cdot 3}{4} \cdot 4 \cdot 574{,}080 = 3.44\ \text{MB per step.}$$
 #
-# The batch is not in this formula: a larger batch makes more work for the same bytes.
+# The batch does not appear in this formula: a larger batch means more computation for the same bytes.
 
 # %% [markdown]
 # ## 2 · Fewer messages
 #
-# Your function calls one all-reduce for each parameter tensor, and e00 showed what a message costs: α before its first byte
-# moves, 30 µs on 25 Gb/s Ethernet. A message of the picture is one transfer from one rank to another:
+# Your function calls one all-reduce for each parameter tensor, and e00 showed what a message costs: a latency α before its first
+# byte moves, 30 µs on 25 Gb/s Ethernet. In the picture, a message is one transfer from one rank to another:
 
 # %%
 ideas.message_cost()
 
 # %% [markdown]
-# An all-reduce on N ranks makes 2(N-1) steps, so m all-reduces cost $m \cdot 2(N-1)\,\alpha$ of latency besides their bytes. This
-# model has 21 tensors and 2.3 MB. On 8 Ethernet machines, on paper:
+# A ring all-reduce on N ranks takes 2(N-1) steps, so m all-reduces cost $m \cdot 2(N-1)\,\alpha$ of latency besides the time for
+# their bytes. This model has 21 tensors with 2.3 MB of gradients. On 8 machines with Ethernet, where a byte takes 0.34 ns, this
+# is on paper
 #
 # $$\underbrace{21 \cdot 14 \cdot 30\,\text{µs}}_{8.8\ \text{ms, latency}} +
 # \underbrace{1.75 \cdot 2.3\,\text{MB} \cdot 0.34\,\text{ns/B}}_{1.4\ \text{ms, bytes}}$$
 #
-# In *one all-reduce* the latency would be 0.4 ms instead of 8.8.
+# A *single all-reduce* would have a latency of 14 · 30 µs = 0.4 ms instead of 8.8 ms.
 
 # %% [markdown]
-# So gradients share **buckets**: flat buffers, each filled with several gradients and sent by one all-reduce. PyTorch's
-# default is 25 MiB ([Li et al. 2020](https://arxiv.org/abs/2006.15704)).
+# So gradients share **buckets**: flat buffers, each filled with several gradients and sent in one all-reduce. PyTorch's default
+# size is 25 MiB ([Li et al. 2020](https://arxiv.org/abs/2006.15704)).
 #
-# For large models, where a single matrix fills a bucket, this alone gains little: bytes outweigh latency. But buckets make
-# the next section possible, so their *order* matters. Backward computes the last layer's gradient first. A bucket is
-# complete when its last gradient is there; so neighbours in backward's order belong together, and the buckets are filled
-# from the last parameter to the first.
+# For large models, where a single matrix fills a bucket, this alone gains little, because the bytes outweigh the latency. But
+# buckets make the next section possible, and there their *order* matters. Backward computes the gradient of the last layer first.
+# A bucket is complete once its last gradient is there, so it should hold gradients that backward computes one after another.
+# Hence the buckets are filled from the last parameter to the first.
 
 # %% [markdown]
 # ### Exercise 2 · `all_reduce_gradients_bucketed`
 #
 # Difficulty 3 · 15 minutes · 16 points
 #
-# Walk the trainable parameters **in reverse**. Fill a bucket until the next parameter does not fit; then open a new one, and
-# never return. What fills a bucket exactly still fits. Then join, average, and copy the pieces back (`.grad` may be a view of
-# what was joined). Buckets are sent in the order in which they were filled; all parameters have one dtype.
+# Go through the trainable parameters **in reverse**. Fill a bucket until the next parameter does not fit, then open a new one and
+# never return to an earlier one. A parameter that fills the bucket exactly still fits. Then, bucket by bucket in the order in
+# which they were filled, join the gradients, average them, and copy the pieces back (`.grad` may be a view of the joined tensor).
+#
+# As in exercise 1, a gradient that is missing counts as zeros, a tied parameter is sent once, and frozen parameters are left
+# alone. All parameters have one dtype. If the model has no trainable parameters, nothing is sent.
 
 
 # %% tags=["exercise"]
 def all_reduce_gradients_bucketed(group, model, bucket_bytes: int) -> None:
-    """The same average with one all-reduce a bucket of at most
+    """The same average, with one all-reduce per bucket of at most
     `bucket_bytes`; a larger parameter gets a bucket to itself. About 16
     lines."""
     ### BEGIN SOLUTION
@@ -225,26 +234,26 @@ all_reduce_gradients_bucketed = lab.grade(all_reduce_gradients_bucketed)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two loops: first make lists of parameters, then send list by list. `p.nbytes` is a parameter's size.
+# Use two loops: the first makes lists of parameters, the second sends list by list. `p.nbytes` is the size of a parameter.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Keep the `room` that is left in the last bucket. Where the next parameter is larger than that, open a new one with
+# Keep the `room` that is left in the last bucket. When the next parameter is larger than that, open a new bucket with
 # `room = bucket_bytes`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `flat = torch.cat([g.flatten() for g in …])`, one all-reduce, then `flat.split([p.numel() for p in bucket])` gives the
-# pieces; `piece.view_as(p)` is the gradient.
+# `torch.cat` joins the flattened gradients of a list. After the all-reduce, `Tensor.split` with the list of their `numel()` cuts
+# the result at the same places, and each piece needs the shape of its parameter (`view_as`).
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · Send while you compute
 #
-# So far the network rests during backward, and the processor rests during the all-reduce. But the last layer's gradient is
+# So far the network idles during backward, and the processor idles during the all-reduce. But the gradient of the last layer is
 # final while most of backward is still to come. Send it *now*:
 
 # %%
@@ -252,23 +261,24 @@ ideas.buckets()
 
 # %% [markdown]
 # Time runs to the right. As soon as backward has filled a bucket (arrow), its all-reduce starts, and backward goes on.
-# Communication to the left of the dashed line is **hidden**, it costs no time; what sticks out to the right is **exposed**:
+# Communication to the left of the dashed line is **hidden**: it costs no time. Communication to the right of it is **exposed**:
 # the rank does nothing but wait.
 #
-# Try the handle. Buckets of one layer pay the latency of eight all-reduces. One bucket of eight layers is full only when backward is
-# over: nothing is hidden. The last bucket can never be hidden, as its last gradient is made last.
+# Try the slider. Buckets of one layer pay the latency of eight all-reduces. A single bucket of eight layers is full only when
+# backward is over, so nothing is hidden. The last bucket can never be hidden, because it is complete only when backward ends.
 
 # %% [markdown]
-# **How does one notice that a gradient is final?** A parameter's hook, `register_post_accumulate_grad_hook`, runs in the
-# middle of backward, the moment `.grad` is complete. **It is handed the parameter**, not the gradient.
+# **How do you notice that a gradient is final?** A hook registered with `register_post_accumulate_grad_hook` on a parameter runs
+# in the middle of backward, at the moment when `.grad` is complete. **Its argument is the parameter**, not the gradient.
 #
-# **How does one send without waiting?** `group.all_reduce(tensor, async_op=True)` starts the operation and returns at once
-# a handle, which torch calls a *work*; `work.wait()` returns when the result is in `tensor`. In between, `tensor` must not be touched.
+# **How do you send without waiting?** `group.all_reduce(tensor, async_op=True)` starts the operation and at once returns a
+# handle, which torch calls a *work*. `work.wait()` returns when the result is in `tensor`; until then, `tensor` must not be
+# touched.
 
 # %% [markdown]
-# `Bucket` is given: `take(p, group.size)` copies the gradient (zeros if there is none), divided by the number of ranks, into
-# the flat `buffer`, makes `p.grad` a view of it, and strikes `p` off `missing`. A sum all-reduce of `buffer` then leaves the average in `p.grad`,
-# with no copying back.
+# `Bucket` is given. `take(p, group.size)` copies the gradient of `p` (zeros if there is none), divided by the number of ranks,
+# into the flat `buffer`, makes `p.grad` a view of it, and removes `p` from `missing`. A sum all-reduce of `buffer` then leaves
+# the average in `p.grad`, without copying anything back.
 
 
 # %%
@@ -286,7 +296,7 @@ class Bucket:
 
 
 # %% [markdown]
-# `make_buckets(model, bucket_bytes)` is given too, folded: it returns such buckets for a model, grouped as in your
+# `make_buckets(model, bucket_bytes)` is given too, in a folded cell: it returns the buckets of a model, grouped as in your
 # exercise 2.
 
 
@@ -302,8 +312,8 @@ def make_buckets(model, bucket_bytes):
 
 
 # %% [markdown]
-# `Wrapper` is given, too: inside `with ddp.no_sync():`, `ddp.synchronize` is False, and the hook lets gradients add up. Section
-# 4 needs it.
+# `Wrapper` is given as well. Inside `with ddp.no_sync():` its attribute `ddp.synchronize` is False, and the hook must then let
+# gradients add up without sending them. Section 4 needs this.
 
 # %%
 from contextlib import contextmanager
@@ -323,30 +333,31 @@ class Wrapper(torch.nn.Module):
 
 
 # %% [markdown]
-# **In which order?** Ranks need not fill their buckets in the same order: where rank 0 skips a layer that rank 1 uses, its
-# second bucket may be full before its first. If each sent what is full, rank 0's all-reduce of bucket 2 would meet rank 1's
-# of bucket 1, and the sums would be of different things, or hang. So a bucket is sent when it is full *and all before it are
-# on their way*. The number of works says how many have been sent, and so which is next.
+# **In which order?** Ranks need not fill their buckets in the same order: where rank 0 skips a layer that rank 1 uses, its second
+# bucket may be full before its first. If each rank sent whatever is full, rank 0's all-reduce of bucket 2 would meet rank 1's of
+# bucket 1: they would add different things, or hang. So a bucket is sent when it is full *and all buckets before it have been
+# sent*. The number of works is the number of buckets sent so far, and therefore the index of the next.
 #
-# What no hook has reported when backward ends, because this rank did not use it, counts as zero: `finish` takes it then.
+# A parameter that this rank did not use runs no hook. It counts as zeros, and `finish` takes it after backward.
 
 # %% [markdown]
 # ### Exercise 3 · `DDP`
 #
 # Difficulty 5 · 25 minutes · 20 points
 #
-# `hook` takes `p` into its bucket and calls `send_ready`. `send_ready` looks at the *next* bucket in line: as long as that one
-# misses nothing, it issues its all-reduce (`async_op=True`) and keeps the work. It stops at the first bucket that misses
-# something, or when all are sent.
+# `hook` takes `p` into its bucket and calls `send_ready`. `send_ready` looks at the *next* bucket in line: as long as that bucket
+# misses nothing, it starts its all-reduce (`async_op=True`), keeps the work and goes on to the next. It stops at the first bucket
+# that misses something, or when all have been sent.
 #
-# `finish` takes what is missing, sends the rest and waits. Then it resets for the next step: no works, every `missing` full.
+# `finish` takes what is still missing, sends the remaining buckets and waits for all works. Only then does it reset for the next
+# step: no works, and every `missing` full again.
 #
-# Inside `no_sync` nothing is sent; what added up there is in `.grad`, and goes out with the next backward.
+# Inside `no_sync` nothing is sent. The gradients that add up there stay in `.grad`, and are sent with the next backward.
 
 
 # %% tags=["exercise"]
 class DDP(Wrapper):
-    """Its backward leaves averaged gradients. About 14 lines of yours."""
+    """Backward leaves averaged gradients. About 14 lines of yours."""
 
     def __init__(self, model, group, bucket_bytes=25 * 2**20):
         super().__init__()
@@ -359,7 +370,7 @@ class DDP(Wrapper):
                 )
 
     def hook(self, p, bucket):
-        """The gradient of `p` is complete; others may not be."""
+        """Called when the gradient of `p` is complete; others may not be."""
         if self.synchronize:
             ### BEGIN SOLUTION
             bucket.take(p, self.group.size)
@@ -377,7 +388,7 @@ class DDP(Wrapper):
         ### END SOLUTION
 
     def finish(self):
-        """After backward: all sent and arrived, and ready for the next step."""
+        """After backward: sends and awaits the rest, resets for the next step."""
         ### BEGIN SOLUTION
         for bucket in self.buckets:
             for p in list(bucket.missing):
@@ -397,46 +408,46 @@ DDP = lab.grade(DDP)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# The hook does two things: `bucket.take(p, self.group.size)`, then try to send.
+# The hook does two things: `bucket.take(p, self.group.size)`, then it tries to send.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The next in line is `self.buckets[len(self.works)]`. If it still misses a gradient, stop, even if a later one is full:
-# on another rank they may fill in another order.
+# The next in line is `self.buckets[len(self.works)]`. If it still misses a gradient, stop, even if a later one is full: on
+# another rank they may fill in another order.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `finish`: take every parameter in each `bucket.missing` (copy the set first), `send_ready()`, `wait()` for each work, then
-# empty `works` and refill each `missing` with `set(bucket.parameters)`.
+# In `finish`, `take` changes the set `missing` while you go through it, so loop over a copy. Nothing may write to a buffer before
+# its work has been waited for, so refill `missing` last.
 #
 # </details>
 
 # %% [markdown]
-# ## 4 · Accumulate, then talk once
+# ## 4 · Accumulate, then communicate once
 #
-# A batch that does not fit into memory is cut into M **microbatches**, whose gradients add up in `.grad`. Should each be
-# sent? Only the sum is needed, and averaging is linear: the average of a sum is the sum of the averages.
+# A batch that does not fit into memory is cut into M **microbatches**, whose gradients add up in `.grad`. Should each of these
+# gradients be sent? Only the sum is needed, and averaging is linear: the average of a sum is the sum of the averages.
 
 # %%
 ideas.accumulation()
 
 # %% [markdown]
-# Sending after each microbatch takes M times the bytes for the same result. So forward and backward of all but the last run
-# inside `ddp.no_sync()`, where gradients only add up; the last one's backward sends the sum.
+# Sending after each microbatch costs M times the bytes for the same result. So forward and backward of all microbatches but the
+# last run inside `ddp.no_sync()`, where gradients only add up; the backward of the last one sends the sum.
 #
-# The scale has to be right, too: backward *adds*, but the loss of the whole batch is a mean. For M equally large
-# microbatches it is $\frac{1}{M} \sum_m L_m$, so each loss is divided by M *before* its backward.
+# The scale has to be right, too: backward *adds*, but the loss of the whole batch is a mean. For M equally large microbatches it
+# is $\frac{1}{M} \sum_m L_m$, so each loss is divided by M *before* its backward.
 
 # %% [markdown]
 # ### Exercise 4 · `accumulate`
 #
 # Difficulty 2 · 6 minutes · 12 points
 #
-# All but the last microbatch run inside `ddp.no_sync()`, forward and backward, one after another: only one graph is in
-# memory at a time. The M microbatches, a list or a tuple, are equally large; each loss is divided by M, before its
-# backward. The caller runs `ddp.finish()`.
+# Run all microbatches but the last inside `ddp.no_sync()`, forward and backward, one after another, so that only one graph is in
+# memory at a time. The M microbatches come as a list or a tuple and are equally large. Divide each loss by M before its backward.
+# Do not call `ddp.finish()`: the caller does.
 
 # %% tags=["exercise"]
 from contextlib import nullcontext
@@ -444,7 +455,7 @@ from contextlib import nullcontext
 
 def accumulate(ddp, microbatches: list[torch.Tensor], loss_of) -> torch.Tensor:
     """Forward and backward of `loss_of(ddp, microbatch)` for each, in order;
-    gradients as of one large batch, synchronized once. Returns the mean loss,
+    the gradients of one large batch, synchronized once. Returns the mean loss,
     detached. About 8 lines."""
     ### BEGIN SOLUTION
     total = 0.0
@@ -464,22 +475,22 @@ accumulate = lab.grade(accumulate)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `nullcontext()` is a `with` that does nothing: what the last microbatch needs.
+# The last microbatch needs a `with` that does nothing: `nullcontext()`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `with nullcontext() if last else ddp.no_sync():` around both `loss_of` and `.backward()`.
+# Choose between the two contexts in the `with` statement, and put both `loss_of` and `.backward()` inside it.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Divide by `len(microbatches)` before backward, and add up `loss.detach()`: the sum is the mean.
+# Divide by `len(microbatches)` before backward, and add up the detached losses: their sum is the mean.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: two microbatches, one all-reduce (the whole model fits one bucket of 25 MiB).
+# **Run**: two microbatches, one all-reduce (the whole model fits into one bucket of 25 MiB).
 
 
 # %% tags=["nbval-check-output"]
@@ -495,10 +506,10 @@ print("all-reduces of each rank:", list(launch(two_microbatches, ranks=2)))
 # %% [markdown]
 # ## 5 · Measure
 #
-# Now run all three on this machine; it takes about ten seconds. The folded cell defines `steps`: it makes a few training steps of one
-# variant on every rank. It returns the seconds of a step, of its forward and backward, of the waiting (*exposed*), and those in which
-# a message travelled while the rank worked (*hidden*); and it counts the bytes sent and the all-reduces. Of the repeats it keeps
-# the one that waited least, the least disturbed by other programs.
+# Now run all three variants on this machine, which takes about ten seconds. The folded cell defines `steps`, which makes a few
+# training steps of one variant on every rank. It returns the seconds of a step, of its forward and backward, of the waiting
+# (*exposed*), and those in which a message travelled while the rank worked (*hidden*), and it counts the bytes sent and the
+# all-reduces. Of the repeats it keeps the one that waited least, as the one least disturbed by other programs.
 
 # %% tags=["folded"]
 from minitrain.parallel.ddp import broadcast_parameters
@@ -602,28 +613,31 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the bytes are the same in all three, and the messages are not: 21 all-reduces, or a few buckets of 1 MiB.
+# **Explain**: the bytes are the same in all three variants, but the number of messages is not: 21 all-reduces, or 3 with buckets
+# of 1 MiB.
 #
-# Two ranks usually stay below twice one rank; if yours do not, the machine was busy: run the cell again. One rank alone may
-# use all cores, so the second core is not new. Two ranks may even be slower than one, above all the naive ones: 21 all-reduces
-# can cost more than the second batch brings. Overlap can gain, as a core computes on while its message waits; but the same cores copy and add
-# what "travels". A cluster has network cards for it. So emulate one.
+# Two ranks usually stay below twice the rate of one; if yours do not, the machine was busy: run the cell again. One rank alone
+# may already use all cores, so the second rank brings no new core. Two ranks may even be slower than one, above all the naive
+# ones, whose 21 all-reduces can cost more than the second batch brings. Overlap can gain, since a core computes while its message
+# waits, but the same cores also copy and add the data that is "sent". A cluster has network cards for that, so we emulate one.
 
 # %% [markdown]
 # ## 6 · A cluster on a laptop
 #
-# A *fabric* lets real ranks send real tensors, but gives each rank an emulated clock. Compute takes your CPU seconds, scaled to the
-# speed of a GPU; a message takes α + bytes · β, with α and β of published sweeps. As the model here is tiny, each parameter
-# stands for 1,800 and each token for 64: a model of 1.03 billion parameters on 16,384 tokens a rank.
+# On a *fabric*, real ranks send real tensors, but each rank has an emulated clock. Computing takes your CPU seconds, scaled to
+# the speed of a GPU; a message takes α + bytes · β, with α and β from the sources named in `minitrain/network/fabric.py`. As our
+# model is tiny, each of its parameters stands for 1,800 and each token for 64: a model of 1.03 billion parameters on 16,384
+# tokens per rank.
 #
-# On 4 nodes with 400 Gb/s InfiniBand (50 GB/s, of which 36.75 arrive), its gradients of 4.13 GB need, on paper,
+# On 4 nodes with 400 Gb/s InfiniBand (50 GB/s, of which 36.75 are reached), an all-reduce of its 4.13 GB of gradients takes, on
+# paper,
 #
 # $$\frac{2 \cdot 3}{4} \cdot 4.13\ \text{GB} \cdot \frac{1}{36.75\ \text{GB/s}} = 169\ \text{ms}.$$
 #
-# Everything from here on is **emulated**; only the bytes and messages are counted.
+# All times from here on are **emulated**; only the bytes and messages are counted.
 
 # %% [markdown]
-# **Predict**: *suppose* that backward takes longer than these 169 ms (on a busy or a very fast CPU it may not: the cell below
+# **Predict**: *suppose* that backward takes longer than these 169 ms (on a busy or a very fast CPU it may not, and the cell below
 # says so), and that the gradients travel in ten equal buckets. What share of the communication is hidden, from 0 to 1?
 
 # %% tags=["question"]
@@ -667,7 +681,8 @@ if backward < 0.169:
     print(f"Here backward took about {took}: too short to hide 169 ms behind.")
 
 # %% [markdown]
-# The folded cell draws the same three steps as a timeline: rank 0's forward and backward, and below it what its network did.
+# The folded cell draws the same three steps as timelines: rank 0's forward and backward, and below them the activity of its
+# network.
 
 
 # %% tags=["folded"]
@@ -691,13 +706,14 @@ show.timeline(
 )
 
 # %% [markdown]
-# **Explain**: naive and bucketed leave the network idle until backward ends. Overlapped fills it during backward, and only
-# the last bucket, with what still queues before it, sticks out. White in a compute lane is waiting, and the joining and
-# copying of gradients.
+# **Explain**: the naive and the bucketed step leave the network idle until backward ends. The overlapped step uses it during
+# backward, and exposes only the last bucket and whatever is still queued before it. In our run 45.0 ms were exposed and 76%
+# hidden, not 90%: when backward ended, more than two buckets of 17 ms were still to arrive. White space in a compute lane is
+# waiting, or the joining and copying of gradients.
 #
-# The overlapped *backward* can take longer. Its hooks and copies are Python, and the emulation scales
-# your CPU's seconds for them like those of the matrix products. On a GPU they cost microseconds. Naive and bucketed make the
-# same backward: where their times differ below, that is noise of your CPU, and the speed-up contains it.
+# The overlapped *backward* can take longer. Its hooks and copies are Python, whose CPU seconds the emulation scales like those of
+# matrix products; on a GPU they would cost microseconds. Naive and bucketed run the same backward: where their times differ
+# below, that is noise of your CPU, and the speed-up contains it.
 
 # %%
 times = {"step_seconds": "step", "backward_seconds": "forward and backward"}
@@ -708,11 +724,12 @@ show.table(
 )
 
 # %% [markdown]
-# The column of bytes counts the small tensors that really moved; each stands for 1,800 times as many. *Hidden* includes
-# the time in which a message queues or waits for the slowest rank, so hidden and exposed together may exceed 169 ms. Read a *hidden* below 1 ms as zero.
+# The column of bytes counts the small tensors that were really sent; each byte stands for 1,800. *Hidden* includes the time in
+# which a message queues or waits for the slowest rank, so hidden and exposed together may exceed 169 ms. Read a *hidden* below 1
+# ms as zero.
 #
-# **Question**: how many times as fast as the naive step is the overlapped one? `overlap` has the unrounded rows, with the
-# key `"step_seconds"`.
+# **Question**: how many times as fast as the naive step is the overlapped one? `overlap` has the unrounded rows, with the key
+# `"step_seconds"`.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -726,14 +743,15 @@ lab.answer("overlap_speedup", overlap_speedup)
 # %% [markdown]
 # ## 7 · From one to eight
 #
-# Now vary the ranks and the network. Each rank keeps its batch, so more ranks mean a larger batch in all: *weak scaling*. Let C be
-# the seconds in which a rank computes, and T those of an all-reduce of all gradients. **Efficiency** is the share of the
+# Now vary the ranks and the network. Each rank keeps its batch, so more ranks mean a larger total batch: *weak scaling*. Let C be
+# the seconds that a rank computes in a step, and T those of an all-reduce of all gradients. **Efficiency** is the share of the
 # step in which a rank computes:
 #
 # $$\text{efficiency} = 1 - \frac{\text{exposed}}{\text{step}} .$$
 #
-# A naive step exposes all of T, so it keeps $\frac{C}{C + T}$. An overlapped one hides up to $C_b$, the backward's part of C. If
-# nothing else disturbs, it exposes $\max(0,\, T - C_b)$, but at least its last bucket. The next cell takes half a minute.
+# A naive step exposes all of T, so its efficiency is $\frac{C}{C + T}$. An overlapped step hides up to $C_b$, the part of C spent
+# in backward. If nothing else disturbs it, it exposes $\max(0,\, T - C_b)$, but at least its last bucket. The next cell takes
+# half a minute.
 
 # %% tags=["experiment"]
 clusters = {
@@ -792,14 +810,15 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: the naive points lie on the theory or below it, since *exposed* also counts waiting for slower ranks. Overlap
-# lifts InfiniBand toward NVLink, whose two curves lie close together.
+# **Explain**: the naive points lie on the theory or below it, since *exposed* also counts waiting for slower ranks. Overlap lifts
+# InfiniBand toward NVLink, in our run from 60% to 79% on 8 ranks. The two NVLink curves lie close together.
 #
-# The naive curves of the two slower networks fall steeply up to 2 ranks and then less and less: $2(N-1)/N$ is 1 for two ranks, 1.5 for four, 1.75 for eight, and
-# never reaches 2. That is why data parallelism scales to thousands of GPUs.
+# The naive curves of the two slower networks fall steeply up to 2 ranks and then flatten: $2(N-1)/N$ is 1 for two ranks, 1.5 for
+# four, 1.75 for eight, and never reaches 2. That is why data parallelism scales to thousands of GPUs. Only the latency keeps
+# growing, by 2α for each further rank of a ring; with a tree (e00) it grows with $\log_2 N$.
 
 # %% [markdown]
-# **Question**: on the slowest network, 8 ranks, what is the bottleneck: `"compute"` (the rank waits less than half of the
+# **Question**: on the slowest network with 8 ranks, what is the bottleneck: `"compute"` (the rank waits for less than half of the
 # step), `"latency"` (more than half of the waiting is α) or `"bandwidth"`? Read it off your own rows.
 
 # %%
@@ -831,11 +850,12 @@ lab.answer("bottleneck", bottleneck)
 #
 # $$\frac{2 \cdot 7}{8} \cdot 4.13\ \text{GB} \cdot \frac{1}{2.94\ \text{GB/s}} = 2.46\ \text{s},$$
 #
-# longer than the backward that should hide them. The α of all its messages is 4 ms.
+# longer than the backward that should hide them: a step computed for only 0.83 s in our run. The latency of its 10 all-reduces is
+# 10 · 14 · 30 µs = 4.2 ms.
 
 # %% [markdown]
-# **Question**: compute grows in proportion to the tokens of a rank, communication does not grow at all. With how many tokens a
-# rank would its computing (step less waiting) take as long as the all-reduce of all gradients? Count tokens as
+# **Question**: computing grows in proportion to the tokens of a rank; communication does not grow at all. With how many tokens
+# per rank would its computing (step minus waiting) take as long as the all-reduce of all gradients? Count tokens as
 # `slowest["tokens"]` does, without the factor 64.
 
 # %% tags=["question"]
@@ -849,15 +869,15 @@ tokens_to_hide = slowest["tokens"] * slowest["communication_seconds"] / compute
 lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
-# > **Takeaway.** Data parallelism sends 2(N-1)/N of the gradients a step, whatever the batch: 3.44 MB of this model on 4
-# > ranks, counted. Buckets save latency, overlap hides the rest as long as T is shorter than backward; beyond that only a
+# > **Takeaway.** Data parallelism sends 2(N-1)/N of the gradients per step, whatever the batch: 3.44 MB for this model on 4
+# > ranks, counted. Buckets save latency, and overlap hides all but the last bucket as long as T is shorter than backward; beyond that only a
 # > larger batch or a faster network helps.
 #
 # > **On GPUs.** With two or more GPUs, `launch` uses NCCL in section 5, and the rest stays emulated. This lab has not been
 # > run there yet.
 #
-# Every rank still holds *all* parameters, gradients and optimizer state: 16 bytes a parameter, N times over. That waste is
-# what [e03 · ZeRO](e03_zero.ipynb) removes.
+# Every rank still holds *all* parameters, gradients and optimizer state: 16 bytes per parameter, on each of N ranks. That
+# redundancy is what [e03 · ZeRO](e03_zero.ipynb) removes.
 
 # %%
 lab.score(read="minitrain/parallel/ddp.py")

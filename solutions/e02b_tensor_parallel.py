@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e02b · Tensor parallel
 #
-# **Every matrix of a layer is cut over the ranks, and two sums a layer join what they make. You write the operators, the
+# **Every matrix of a layer is split over the ranks, and two sums per layer combine their results. You write the operators, the
 # layer, its sequence-parallel form and the loss, and see why eight GPUs share a matrix and sixteen hardly ever do.**
 #
 # 105 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
 # [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: conjugate operators, a tensor-parallel MLP and attention, sequence parallelism, a vocabulary-parallel
-# embedding and cross-entropy. You end with this picture: efficiency from 1 to 16 ranks, inside a node and past it.
+# You build conjugate operators, a tensor-parallel MLP and attention, sequence parallelism, a vocabulary-parallel embedding and
+# cross-entropy. By the end you will have made this picture: efficiency from 1 to 16 ranks, inside a node and past it.
 #
 # ![Efficiency of a layer over 1 to 16 ranks: high on NVLink up to 8; past the node it drops where the way out is narrow](../labs/pictures/e02b_tensor_parallel.png)
 
@@ -20,56 +20,56 @@ from minitrain.ranks.launch import launch
 lab = Lab("e02b_tensor_parallel")
 
 # %% [markdown]
-# ## 1 · Two ways to cut a matrix, and operators in pairs
+# ## 1 · Two ways to split a matrix, and operators in pairs
 #
-# Data parallelism asks every rank to hold every weight. One matrix of a large model, with its gradient and its optimizer's
-# state, can fill a GPU by itself; and a model whose batch cannot grow any more is not made faster by more copies of it.
-# **Tensor parallelism** cuts the matrices themselves: all ranks work on the *same tokens*, each with its own piece of every
-# weight. There are two ways to cut a product $Y = X A$. The first cuts $A$ into columns:
+# In data parallelism every rank holds every weight. But one matrix of a large model, with its gradient and optimizer state, can
+# fill a GPU by itself; and once the batch cannot grow any more, further copies of the model do not make training faster. **Tensor
+# parallelism** splits the matrices themselves: all ranks work on the *same tokens*, each with its own piece of every weight.
+# There are two ways to split a product $Y = X A$. The first splits $A$ by columns:
 
 # %%
 ideas.column_cut()
 
 # %% [markdown]
-# Rank $r$ needs all of $X$ and makes its own columns of $Y$, complete. Nothing has to be added, and forward sends nothing;
-# backward will. The second way cuts $A$ into rows:
+# Rank $r$ needs all of $X$ and computes its own columns of $Y$, complete. Nothing has to be added, so forward sends nothing;
+# backward will. The second way splits $A$ by rows:
 
 # %%
 ideas.row_cut()
 
 # %% [markdown]
-# Here rank $r$ needs only its columns of $X$. What it makes has the whole shape of $Y$, but it is one part of it:
-# $Y = \sum_r X_r A_r$. The ranks must add, and each wants the result: an all-reduce.
+# Here rank $r$ needs only its columns of $X$. Its result has the full shape of $Y$, but is only one term of a sum:
+# $Y = \sum_r X_r A_r$. The ranks have to add their terms, and all of them need the result: an all-reduce.
 #
-# So a tensor is, over the ranks, in one of three states: **whole** (the same numbers everywhere), **split** (each rank
-# has its own piece), or a **part** (each rank has an addend of it). Forward and backward both have to keep account of these.
+# So, over the ranks, a tensor is in one of three states: **whole** (the same numbers everywhere), **split** (each rank has its
+# own piece), or a **part** (each rank has one term of the sum). Forward and backward both have to keep track of these states.
 
 # %% [markdown]
 # ### What backward has to do
 #
-# Let $x$ be whole, and let rank $r$ use it in its own way, $y_r = f_r(x)$, where $r$ runs over $N$ ranks. The loss $L$
-# depends on $x$ through every $y_r$, so the chain rule gives a sum:
+# Let $x$ be whole, and let rank $r$ use it in its own way, $y_r = f_r(x)$, for $N$ ranks $r$. The loss $L$ depends on $x$ through
+# every $y_r$, so the chain rule gives a sum:
 #
 # $$\frac{\partial L}{\partial x} = \sum_{r=0}^{N-1} \Big(\frac{\partial y_r}{\partial x}\Big)^{\!\top} \frac{\partial L}{\partial y_r}$$
 #
-# Autograd on rank $r$ computes its own addend and knows of no other: each rank's gradient of $x$ is a *part*, and backward
-# must sum.
+# Autograd on rank $r$ computes its own term and knows nothing of the others: the gradient of $x$ on each rank is a *part*, and
+# backward must sum the parts.
 #
-# Now let each rank have a part, and let $y = \sum_r y_r$. Then $\partial y / \partial y_r$ is the identity, so
-# $\partial L / \partial y_r = \partial L / \partial y$: the gradient is already *whole*, on every rank, and backward must
-# send nothing.
+# Now let each rank have a part $y_r$, and let $y = \sum_r y_r$. Then $\partial y / \partial y_r$ is the identity, so
+# $\partial L / \partial y_r = \partial L / \partial y$: the gradient is already *whole*, on every rank, and backward must send
+# nothing.
 
 # %% [markdown]
-# The two cases are a pair, each the other's backward ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)):
+# The two cases form a pair, each the backward of the other ([Shoeybi et al. 2019](https://arxiv.org/abs/1909.08053)):
 #
-# | | where it stands | forward | backward |
+# | | where it is used | forward | backward |
 # |---|---|---|---|
-# | `copy` (Megatron's *f*) | a whole x enters the ranks' own work | nothing | all-reduce |
+# | `copy` (Megatron's *f*) | a whole x enters the ranks' separate work | nothing | all-reduce |
 # | `reduce` (*g*) | the ranks' parts become whole | all-reduce | nothing |
 #
-# Autograd knows nothing of ranks, and would not find these backwards by itself. You tell it, by a Function of your own. Here
-# is one for something else, so that you see the form: `forward` and `backward` are static, `ctx` is a place for notes, and
-# `backward` is given the output's gradient `dy` and returns the input's.
+# Autograd knows nothing of ranks and cannot derive these backwards. You define them yourself, in an autograd Function. Here is
+# one for something else, to show the form: `forward` and `backward` are static methods, `ctx` stores what backward needs, and
+# `backward` gets the gradient `dy` of the output and returns that of the input.
 
 
 # %% tags=["nbval-check-output"]
@@ -92,9 +92,9 @@ print("the gradient that backward gave:", x.grad.item())
 #
 # Difficulty 2 of 5 · 14 minutes · 10 points
 #
-# Two Functions: the first does `there` forward and `back` backward, the second the other way round; return the `.apply`
-# of each. `there(x)` and `back(x)` return a tensor, perhaps of another shape, and may work **in place**, as
-# `group.all_reduce` does: neither x nor the gradient is yours to change. Several pairs may be in use at the same time.
+# Write two Functions: the first does `there` in forward and `back` in backward, the second the other way round. Return the
+# `.apply` of each. `there(x)` and `back(x)` return a tensor, perhaps of another shape, and may work **in place**, as
+# `group.all_reduce` does: but neither x nor the gradient is yours to change. Several pairs may be in use at the same time.
 
 
 # %% tags=["exercise"]
@@ -137,19 +137,19 @@ conjugates = lab.grade(conjugates)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `there(x.clone())` leaves x as it was; the same for dy.
+# `there(x.clone())` leaves x as it was; the same goes for dy.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `First`: forward `there(x.clone())`, backward `back(dy.clone())`. `Second`: exchange the two. Return
-# `First.apply, Second.apply`.
+# The second class is the first with `there` and `back` exchanged. `ctx` stays unused: neither backward needs anything from its
+# forward.
 #
 # </details>
 
 # %% [markdown]
-# `Operators` collects what a rank needs. It makes two pairs with your function. `copy` and `reduce` are those of the table.
-# `all_gather` and `reduce_scatter` are for section 4; they join and cut the tokens, which are dimension 1.
+# `Operators` collects the operators of a rank. It makes two pairs with your function. `copy` and `reduce` are those of the table.
+# `all_gather` and `reduce_scatter` are for section 4; they join and split the tokens, which are dimension 1.
 
 # %%
 from functools import partial
@@ -168,7 +168,7 @@ def sum_sliced(group, x):
 
 # %%
 class Operators:
-    """A rank's way to the others: two pairs, and a maximum (no gradient)."""
+    """A rank's operators: two pairs, and a maximum (without gradient)."""
 
     def __init__(self, group):
         self.group, self.rank, self.size = group, group.rank, group.size
@@ -182,27 +182,27 @@ class Operators:
 # %% [markdown]
 # ## 2 · First by column, then by row
 #
-# Take the MLP of a modern layer, SwiGLU. With $x$ of $D$ numbers a token, and matrices stored as PyTorch stores them
-# (outputs in rows, so that a linear layer is $xW^\top$):
+# Take the MLP of a modern layer, SwiGLU. Each token of $x$ has $D$ numbers, and matrices are stored as in PyTorch (one row per
+# output, so a linear layer is $xW^\top$):
 #
 # $$y = \big(\mathrm{silu}(x W_\text{gate}^\top) \odot x W_\text{up}^\top\big)\, W_\text{down}^\top + b$$
 #
-# $W_\text{gate}$ and $W_\text{up}$ are $(F, D)$ and make $F$ features; $W_\text{down}$ is $(D, F)$. Cut the first two by
-# features: that is the first picture, since rows of $W$ are columns of $A = W^\top$. Each rank then has $F/N$ features of
-# every token, complete. $\mathrm{silu}$ and the product $\odot$ work on each feature alone, so that a rank can go on
-# without asking anyone.
+# $W_\text{gate}$ and $W_\text{up}$ have shape $(F, D)$ and compute $F$ features; $W_\text{down}$ has shape $(D, F)$. Split the
+# first two by features: that is the first picture, since rows of $W$ are columns of $A = W^\top$. Each rank then has $F/N$
+# complete features of every token. $\mathrm{silu}$ and the elementwise product $\odot$ work on each feature alone, so a rank can
+# continue without any communication.
 
 # %% [markdown]
-# $W_\text{down}$ then reads features, of which rank $r$ has only its own. That is what the second picture wants: cut
-# $W_\text{down}$ along the features that it reads, and each rank makes a part of $y$:
+# $W_\text{down}$ then reads features, of which rank $r$ has only its own. This is the second picture: split $W_\text{down}$ along
+# the features that it reads, and each rank computes a part of $y$:
 #
 # $$y = \sum_{r=0}^{N-1} h_r\, W_{\text{down},r}^\top + b, \qquad h_r = \mathrm{silu}(x W_{\text{gate},r}^\top) \odot x W_{\text{up},r}^\top$$
 #
-# One sum at the end, and nothing sent in between. Had $W_\text{gate}$ been cut by rows, the ranks would have had to
-# add *before* $\mathrm{silu}$, since $\mathrm{silu}(a + b) \neq \mathrm{silu}(a) + \mathrm{silu}(b).$ The order, column
-# first and row second, is the whole trick.
+# There is one sum at the end, and nothing is sent in between. Had $W_\text{gate}$ been split the second way, the ranks would have
+# to add *before* $\mathrm{silu}$, since $\mathrm{silu}(a + b) \neq \mathrm{silu}(a) + \mathrm{silu}(b).$ The whole trick is this
+# order: column first, row second.
 #
-# The folded cell makes the matrices of one layer, and `cut` takes the slices of one rank out of them.
+# The folded cell makes the matrices of one layer, and `cut` extracts the slices of one rank.
 
 # %% tags=["folded"]
 from types import SimpleNamespace
@@ -224,7 +224,7 @@ def whole_layer(D, FF, dtype=torch.float32):
 
 
 def cut(whole, rank, size, head_size=D // HEADS):
-    """A rank's slices: rows of what makes features, columns of what reads."""
+    """A rank's slices: rows of matrices that make features, columns of readers."""
     w = SimpleNamespace(head_size=head_size)
     for name, matrix in whole.items():
         dim = 0 if name in ROWS else 1
@@ -235,9 +235,9 @@ def cut(whole, rank, size, head_size=D // HEADS):
 
 
 # %% [markdown]
-# **Predict**: a layer is attention and an MLP. Each is such a sandwich: x enters by `copy` and its output leaves by `reduce`.
-# Let $S$ be the bytes of x, which has $B \cdot T \cdot D$ numbers ($B$ sequences of $T$ tokens). How many times $S$ does
-# each of *four* ranks send in a step, forward and backward, by the ring of e00?
+# **Predict**: a layer is attention and an MLP. In each, x enters through `copy`, and the output leaves through `reduce`. Let $S$
+# be the bytes of x, which has $B \cdot T \cdot D$ numbers ($B$ sequences of $T$ tokens). How many times $S$ does each of *four*
+# ranks send in a step, forward and backward, over the ring of e00?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -251,10 +251,10 @@ lab.predict("layer_traffic", guess, unit="× S")
 #
 # Difficulty 2 · 12 minutes · 12 points
 #
-# x goes in through `enter`, **once** for gate and up together, and the output out through `leave`, once: here `copy` and
-# `reduce`, later `all_gather` and `reduce_scatter`. Do not read the number of tokens off x before `enter`: there it may be
-# T/N. In between are `silu(gate)·up`, then `down`. The bias is whole on every rank, and the output has it **once**. Here and
-# below, do not change the inputs in place.
+# x goes in through `enter`, **once** for gate and up together, and the output goes out through `leave`, once. Here these are
+# `copy` and `reduce`, later `all_gather` and `reduce_scatter`, so do not read the number of tokens off x before `enter`: there it
+# may be T/N. In between, compute `silu(gate)·up`, then `down`. The bias is whole on every rank, and must be added to the output
+# **once**. Here and below, do not change the inputs in place.
 
 # %% tags=["exercise"]
 from torch.nn.functional import scaled_dot_product_attention, silu
@@ -276,38 +276,38 @@ parallel_mlp = lab.grade(parallel_mlp)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `enter` sums in backward. Called for gate and again for up, it sends two sums, where one of both gradients together does:
-# let x enter once, and both read it.
+# `enter` sums in backward. If you call it for gate and again for up, backward sends two sums where one for both together is
+# enough.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# What `down` gives is a part. A bias added to it is there N times after the sum.
+# The product with `down` is a part. A bias added to a part is in the sum N times.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `leave((silu(x @ w.gate.T) * (x @ w.up.T)) @ w.down.T) + w.bias`, after `x = enter(x)`.
+# So the bias comes after `leave`, and `silu` multiplies two products of the same entered x.
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · Attention: heads are features
 #
-# A head $h$ reads only its own queries, keys and values: $a_h = \mathrm{softmax}(q_h k_h^\top / \sqrt{C})\, v_h$, with
-# $C$ numbers a head. The rows of $W_q$, $W_k$ and $W_v$ are the heads' numbers, one head after another. Cut those matrices
-# by rows, and where $N$ divides the number of heads $H$, each rank has $H/N$ whole heads and can attend with them alone.
+# A head $h$ reads only its own queries, keys and values: $a_h = \mathrm{softmax}(q_h k_h^\top / \sqrt{C})\, v_h$, with $C$
+# numbers per head. The rows of $W_q$, $W_k$ and $W_v$ belong to the heads, one head after another. Split those matrices by rows,
+# and if $N$ divides the number of heads $H$, each rank has $H/N$ whole heads and can compute attention with them alone.
 #
-# The output matrix reads what all heads say: $y = \sum_h a_h W_{o,h}^\top$, a sum over heads. Cut $W_o$ by the columns that it
-# reads, and each rank adds up its own heads. It is the same sandwich: column, something of one's own, row.
+# The output matrix reads all heads: $y = \sum_h a_h W_{o,h}^\top$, a sum over heads. Split $W_o$ by the columns that it reads,
+# and each rank sums over its own heads. The pattern is the same: column, separate work, row.
 
 # %% [markdown]
 # ### Exercise 3 · `parallel_attention`
 #
 # Difficulty 2 · 10 minutes · 8 points
 #
-# Attention is causal, and each rank computes it for its own heads of `w.head_size` numbers:
-# `scaled_dot_product_attention(q, k, v, is_causal=True)` wants (B, heads, T, C). `enter` and `leave` are used as in
+# Attention is causal, and each rank computes it for its own heads of `w.head_size` numbers.
+# `scaled_dot_product_attention(q, k, v, is_causal=True)` expects the shape (B, heads, T, C). Use `enter` and `leave` as in
 # exercise 2.
 
 
@@ -337,12 +337,12 @@ parallel_attention = lab.grade(parallel_attention)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `rearrange(x @ w.q.T, "b t (h c) -> b h t c", c=w.head_size)`: how many heads there are, einops finds itself.
+# `rearrange(x @ w.q.T, "b t (h c) -> b h t c", c=w.head_size)`: einops finds the number of heads itself.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Back with `"b h t c -> b t (h c)"`, then `@ w.o.T`, and out through `leave`.
+# The way back is the same pattern reversed; then multiply by the output matrix, which gives a part.
 #
 # </details>
 
@@ -353,11 +353,11 @@ parallel_attention = lab.grade(parallel_attention)
 ideas.layer_stream()
 
 # %% [markdown]
-# Colours are what a rank alone has: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every rank
-# is given the whole x and computes the same: there is nothing to send. The tall boxes, the doors of a block, are your operators.
-# Under each stands what it sends, forward and backward; a dashed one sends nothing forward.
+# Colours mark work that only one rank does: its heads, its features. In the grey boxes, RMSNorm and the residual addition, every
+# rank has the whole x and computes the same, so there is nothing to send. The tall boxes at the entrance and exit of a block are
+# your operators. Below each stands what it sends, forward and backward; a dashed one sends nothing forward.
 #
-# **Run**: this layer on four ranks against one process, gradients too.
+# **Run**: this layer on four ranks against one process, gradients included.
 
 # %%
 from minitrain.model.norm import rms_norm
@@ -385,12 +385,12 @@ print("output and gradients of x, norm, bias equal one process:", same)
 
 
 # %% [markdown]
-# Four ranks agree with one process to rounding, here in float64. The last bits differ, since four parts are added in another
-# order than one matmul adds.
+# Four ranks agree with one process up to rounding, here in float64. The last bits differ, since four parts are added in another
+# order than one matmul adds them.
 #
-# ## 4 · The stream, too
+# ## 4 · Split the tokens, too
 #
-# That every rank computes the same is waste. Between the blocks each does the same norm on the same
+# It is wasteful that every rank computes the same. Between the blocks each rank applies the same norm to the same
 # $B \cdot T \cdot D$ numbers, and keeps them for backward. **Sequence parallelism**
 # ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198)) splits the *tokens* there:
 
@@ -398,37 +398,38 @@ print("output and gradients of x, norm, bias equal one process:", same)
 ideas.layer_stream.picture(split="sequence")
 
 # %% [markdown]
-# What was grey now has a colour: norm and addition work on each token alone, so that $T/N$ tokens a rank are
-# enough. Inside a block nothing changes: attention still reads all tokens, for the rank's own heads.
+# The boxes that were grey are now coloured: norm and addition work on each token alone, so $T/N$ tokens per rank are enough.
+# Inside a block nothing changes: attention still reads all tokens, for the rank's own heads.
 #
-# The doors change. At the entrance tokens are joined (all-gather). At the exit the ranks' parts are summed, and each needs
-# only its own tokens of the sum: a reduce-scatter.
+# Entrance and exit change. At the entrance, the tokens are joined (all-gather). At the exit, the ranks' parts are summed, and
+# each rank needs only its own tokens of the sum: a reduce-scatter.
 
 # %% [markdown]
-# What does it cost? The ring's all-reduce of e00 *is* a reduce-scatter and then an all-gather, each of which sends
-# $\frac{N-1}{N} S$ bytes a rank. Sequence parallelism takes the all-reduce apart and puts the norm between its halves. In
-# backward they change places: the gradient of an all-gather is a reduce-scatter, and the other way round. That is why
-# `Operators` made them with your `conjugates`.
+# What does it cost? The ring all-reduce of e00 *is* a reduce-scatter followed by an all-gather, in each of which a rank sends
+# $\frac{N-1}{N} S$ bytes. Sequence parallelism takes the all-reduce apart and puts the norm between its halves. In backward the
+# two are exchanged: the backward of an all-gather is a reduce-scatter, and the other way round. That is why `Operators` builds
+# them with your `conjugates`.
 #
 # Attention needs no new code:
 #
 #     parallel_attention(x, w, tp.all_gather, tp.reduce_scatter)
 
 # %% [markdown]
-# One thing is easily missed. The norm's weight and the bias are whole on every rank, and now each rank uses them on **its
-# own tokens**. By the chain rule of section 1 their gradients are parts: with $g$ the norm's weight and $L$ the loss,
-# $\partial L/\partial g = \sum_r (\partial L/\partial g)_{\text{tokens of } r}$. Without that sum each rank would train
-# its own norm, the copies would drift apart, and no error would be raised. You know the operator that leaves a tensor as
-# it is and sums its gradient.
+# One thing is easily overlooked. The norm's weight and the bias are whole on every rank, and now each rank uses them on **its own
+# tokens**. By the chain rule of section 1 their gradients are parts: with $g$ the norm's weight and $L$ the loss,
+# $\partial L/\partial g = \sum_r (\partial L/\partial g)_{\text{tokens of } r}$. Without that sum each rank would train its own
+# norm, the copies would drift apart, and no error would be raised. You already have the operator that leaves a tensor as it is
+# and sums its gradient.
 
 # %% [markdown]
 # ### Exercise 4 · `sequence_mlp`
 #
 # Difficulty 4 · 16 minutes · 12 points
 #
-# You write the second half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. The norm works on T/N tokens, what it makes is
-# gathered once, the MLP's parts are reduce-scattered, and the bias is added to T/N tokens. The gradients of norm and bias may
-# travel as one message or two. If you call `parallel_mlp`: it adds `w.bias` as it is, and here the bias's gradient must be summed.
+# Write the second half of a layer: x plus the MLP of x's norm, `rms_norm(x, weight, 1e-6)`. The norm works on T/N tokens, its
+# output is gathered once, the MLP's parts are reduce-scattered, and the bias is added to T/N tokens. The gradients of norm and
+# bias may be sent as one message or two. If you call `parallel_mlp`, note that it adds `w.bias` as it is, while here the gradient
+# of the bias must be summed.
 
 
 # %% tags=["exercise"]
@@ -448,7 +449,7 @@ sequence_mlp = lab.grade(sequence_mlp)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Norm first, gather after: a norm of all tokens would be kept on every rank, which is what you want to be rid of.
+# Norm first, gather afterwards: a norm of all tokens would be kept on every rank, which is exactly what you want to avoid.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -458,24 +459,24 @@ sequence_mlp = lab.grade(sequence_mlp)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `n = tp.all_gather(rms_norm(x, tp.copy(w.norm), 1e-6))`, then
-# `x + tp.reduce_scatter(inside @ w.down.T) + tp.copy(w.bias)`.
+# Three tensors enter through an operator: the norm's weight, its output, and the bias. The sum with x and the bias happens on T/N
+# tokens, after the reduce-scatter.
 #
 # </details>
 
 # %% [markdown]
-# ## 5 · Both ends
+# ## 5 · Embedding and loss
 #
-# Llama 3 has a vocabulary of $V = 128{,}256$ words. At width $D = 8{,}192$ the embedding alone has
-# $V D = 1.05 \cdot 10^9$ numbers, the head as many: they are the largest matrices of all. Cut both by rows, $V/N$ words
-# a rank. Then a rank is asked for words whose rows it does not have:
+# Llama 3 has a vocabulary of $V = 128{,}256$ tokens; we call them words here. At width $D = 8{,}192$ the embedding alone has
+# $V D = 1.05 \cdot 10^9$ numbers, and the head as many: they are the largest matrices of all. Split both by rows, $V/N$ words per
+# rank. Then a rank is asked for words whose rows it does not have:
 
 # %%
 ideas.vocabulary_cut()
 
 # %% [markdown]
-# The word is looked up where its row is. Every other rank gives **zeros**, and since a sum with zeros changes nothing, the
-# all-reduce gives everybody the row. Move the slider: word 7 is at row 1 of rank 2, because rank 2 begins at word
+# The word is looked up where its row is. Every other rank contributes **zeros**, and since adding zeros changes nothing, the
+# all-reduce gives the row to every rank. Move the slider: word 7 is row 1 of rank 2, because rank 2 begins at word
 # $2 \cdot V/N = 6$.
 
 # %% [markdown]
@@ -483,8 +484,8 @@ ideas.vocabulary_cut()
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Rank r has rows r·V/N to (r+1)·V/N, not counting the last; N divides V. A token that is elsewhere adds zeros here: mind
-# that Python takes a negative index from the end. `tokens` are the caller's: `-=` would change them.
+# Rank r has the rows from r·V/N up to, but not including, (r+1)·V/N; N divides V. A token whose row is elsewhere adds zeros here;
+# beware that Python counts a negative index from the end. `tokens` belongs to the caller: `-=` would change it.
 
 
 # %% tags=["exercise"]
@@ -505,7 +506,7 @@ embed = lab.grade(embed)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `places = tokens - tp.rank * len(weight)`: what is below 0, or `len(weight)` and more, is elsewhere.
+# `places = tokens - tp.rank * len(weight)`: a place below 0, or `len(weight)` and more, is elsewhere.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -515,39 +516,40 @@ embed = lab.grade(embed)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `tp.reduce(weight[places.masked_fill(elsewhere, 0)].masked_fill(elsewhere[..., None], 0))`
+# The mask has shape (B, T), the rows (B, T, D): `elsewhere[..., None]` lines them up. The result is a part.
 #
 # </details>
 
 # %% [markdown]
 # ### The loss
 #
-# At the other end rank $r$ has the logits $z_v$ of its own words $v$. The cross-entropy of a token whose next word is $t$ is
+# At the other end, rank $r$ has the logits $z_v$ of its own words $v$. The cross-entropy of a token whose next word is $t$ is
 #
 # $$\ell = \log \sum_{v} e^{z_v} - z_t$$
 #
-# The plain way gathers all logits first. For 8,192 tokens in float32 that is
-# $8{,}192 \cdot 128{,}256 \cdot 4\ \text{bytes} = 4.2\ \text{GB}$ on every rank, and as much again for their gradient.
-# But $\ell$ needs no logit of another rank by itself, it needs a *sum* of them. And $e^{z}$ must not overflow, so take the
-# largest, $m = \max_v z_v$, out of it:
+# The naive way gathers all logits first. For 8,192 tokens in float32 that is
+# $8{,}192 \cdot 128{,}256 \cdot 4\ \text{bytes} = 4.2\ \text{GB}$ on every rank, and as much again for their gradient. But $\ell$
+# needs no individual logit of another rank except $z_t$, only a *sum* over them. And $e^{z}$ must not overflow, so factor out the
+# largest, $m = \max_v z_v$:
 
 # %% [markdown]
 # $$\ell = m + \log \sum_{r=0}^{N-1} \Big(\sum_{v \text{ of } r} e^{z_v - m}\Big) - z_t$$
 #
-# Three numbers a token cross the ranks: the **maximum** $m$ over all ranks, the **sum** in the brackets, and the **target's
-# logit** $z_t$, which one rank has and the others replace by zero, as they did with a row of the embedding. For 8,192
-# tokens that is 98 kB instead of 4.2 GB.
+# Three numbers per token are sent between the ranks: the **maximum** $m$ over all ranks, the **sum** in brackets, and the
+# **target's logit** $z_t$, which one rank has and the others replace by zero, as with a row of the embedding. For 8,192 tokens
+# that is 98 kB instead of 4.2 GB.
 #
-# $m$ may be treated as a constant: it cancels, since $e^{-m}$ comes out of the sum as $-m$ in the logarithm.
+# $m$ may be treated as a constant: the loss does not depend on it, since the factor $e^{-m}$ of the sum becomes $-m$ outside the
+# logarithm and cancels.
 
 # %% [markdown]
 # ### Exercise 6 · `vocabulary_loss`
 #
 # Difficulty 4 · 14 minutes · 10 points
 #
-# `tp.max(x)` is the largest over ranks, element by element, and has no gradient (m cancels, it needs none). Backward comes
-# by itself, from `tp.reduce`, and sends nothing. No rank may make a tensor of n·V numbers; one of shape (n, V/N) is
-# allowed. The two sums may be one message. `logits` and `targets` stay as they were.
+# Rank r has the logits of words r·V/N up to (r+1)·V/N. `tp.max(x)` is the elementwise maximum over the ranks. It has no gradient,
+# and needs none, as m cancels. Backward follows by itself from `tp.reduce`, and sends nothing. No rank may make a tensor of n·V
+# numbers; one of shape (n, V/N) is allowed. The two sums may be one message. Do not change `logits` and `targets`.
 
 
 # %% tags=["exercise"]
@@ -576,32 +578,32 @@ vocabulary_loss = lab.grade(vocabulary_loss)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `top = tp.max(logits.amax(dim=-1))`, and `total = tp.reduce((logits - top[:, None]).exp().sum(dim=-1))`.
+# `top = tp.max(logits.amax(dim=-1))`, and then the sum of the exponentials of this rank's logits minus `top[:, None]`, reduced.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The target's logit is on one rank, as a token's row was: zero elsewhere, then reduce.
-# `logits.gather(-1, places[:, None])[:, 0]` picks one column a token.
+# The target's logit is on one rank, as a token's row was: zero elsewhere, then reduce. `logits.gather(-1, places[:, None])[:, 0]`
+# picks one column per token.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `(top + total.log() - aim).mean()`.
+# Put the three numbers per token together as in the formula, and take the mean over tokens last.
 #
 # </details>
 
 # %% [markdown]
 # ## 6 · What a layer sends, and what it keeps
 #
-# You now have two forms of the layer, *tensor* and *sequence*. The second has a flaw that only memory shows: its all-gather makes all
-# $T$ tokens, the matmuls after it need them in backward, and so autograd keeps them. A third variant, *gathered again*,
-# is that of `minitrain/parallel`: it keeps the $T/N$ tokens and gathers once more in backward, which is two more all-gathers
-# a layer.
+# You have two forms of the layer, *tensor* and *sequence*. The second has a flaw: its all-gather produces all $T$ tokens, which
+# the matmuls after it need in backward, and so autograd keeps them. A third variant, *gathered again*, is the one in
+# `minitrain/parallel`: it keeps the $T/N$ tokens and gathers them once more in backward, at the cost of two more all-gathers per
+# layer.
 #
-# **Predict**: on one rank every variant keeps about $14\,S$ for backward (measured). On four ranks *gathered again* cuts all of
-# it. *Tensor* cuts what is inside the blocks, but keeps the inputs of norms and blocks whole: count those. How many times as
-# many bytes as *gathered again* does *tensor* then keep?
+# **Predict**: on one rank every variant keeps about $14\,S$ for backward (measured). On four ranks *gathered again* divides all
+# of it by four. *Tensor* divides only what is inside the blocks, and keeps the inputs of norms and blocks whole: count those. How
+# many times the bytes of *gathered again* does *tensor* keep?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -612,8 +614,8 @@ lab.predict("kept", guess)
 
 
 # %% [markdown]
-# The sequence-parallel layer is put together from your pieces. The folded cell below it has the third variant: the same layer
-# with the linears of `minitrain/parallel`, which gather again.
+# The sequence-parallel layer is assembled from your pieces. The folded cell below it has the third variant: the same layer with
+# the linear layers of `minitrain/parallel`, which gather again.
 
 # %%
 from minitrain.measure.kept import kept_for_backward
@@ -651,8 +653,8 @@ layers = {
 }
 
 # %% [markdown]
-# Each variant runs on 1, 2 and 4 real ranks of this machine. The trace counts the bytes that rank 0 sends;
-# `kept_for_backward` notes every tensor that autograd saves, each storage once and weights left out.
+# Each variant runs on 1, 2 and 4 real ranks of this machine. The trace counts the bytes that rank 0 sends; `kept_for_backward`
+# records every tensor that autograd saves, each storage once and without the weights.
 
 
 # %% tags=["experiment"]
@@ -689,17 +691,17 @@ total = [row["forward_bytes"] + row["backward_bytes"] for row in at4]
 lab.reveal("layer_traffic", total[0] / S, ranks=4)
 
 # %% [markdown]
-# **Explain**: *tensor* sends four all-reduces, one for each `reduce` in forward and one for each `copy` in backward. An
-# all-reduce sends $2\,\frac{N-1}{N} S$ bytes a rank, so that the layer sends
+# **Explain**: *tensor* sends four all-reduces, one for each `reduce` in forward and one for each `copy` in backward. In an
+# all-reduce a rank sends $2\,\frac{N-1}{N} S$ bytes, so for a layer it sends
 #
 # $$4 \cdot 2\,\frac{N-1}{N}\, S = 8 \cdot \tfrac{3}{4} \cdot 16{,}384\ \text{bytes} = 98{,}304\ \text{bytes}$$
 #
-# with $N = 4$ and the sizes of the CPU tier, $S = 4 B T D = 4 \cdot 2 \cdot 32 \cdot 64$. Note what is missing: the
+# with $N = 4$ and the sizes of the CPU tier, $S = 4 B T D = 4 \cdot 2 \cdot 32 \cdot 64 = 16{,}384$. Note what is missing: the
 # features $F$. The wider the matrices, the more is computed for the same messages.
 
 # %% [markdown]
-# **Question**: on four ranks, how many times the bytes of the *tensor* layer does the *sequence* layer send, forward and
-# backward together? Think of section 4 first; `total` has the bytes of your three layers, in the order of `layers`.
+# **Question**: on four ranks, how many times the bytes of the *tensor* layer does the *sequence* layer send, forward and backward
+# together? Recall section 4 first; `total` has the bytes of your three layers, in the order of `layers`.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -711,7 +713,7 @@ sequence_traffic = total[1] / total[0]
 lab.answer("sequence_traffic", sequence_traffic)
 
 # %% [markdown]
-# Here are all three:
+# Here are all three variants:
 
 # %%
 show.bars(
@@ -723,9 +725,9 @@ show.bars(
 )
 
 # %% [markdown]
-# *Sequence* sends four all-gathers and four reduce-scatters, $8\,\frac{N-1}{N} S$ again, and a little more: the gradients
-# of two norms and of the bias, $3 D$ numbers, by which the bar is above the prediction. *Gathered again* adds two all-gathers,
-# $2\,\frac{N-1}{N} S$. What does it get for them?
+# *Sequence* sends four all-gathers and four reduce-scatters, $8\,\frac{N-1}{N} S$ again, and a little more: the gradients of two
+# norms and of the bias, $3 D$ numbers, by which the bar exceeds the prediction. *Gathered again* adds two all-gathers,
+# $2\,\frac{N-1}{N} S$. What does it gain?
 
 # %% tags=["experiment"]
 columns = ("variant", "ranks", "kept_bytes", "batch", "length", "width")
@@ -741,16 +743,15 @@ one, again = kept["tensor", 1], kept["gathered again", 1]
 lab.reveal("kept", ratio, one_rank=one, again_one_rank=again, stream=S, ranks=4)
 
 # %% [markdown]
-# **Explain**: of what *tensor* keeps, four tensors of $S$ bytes are whole on every rank: the inputs of both norms and of
-# both blocks. *Sequence* keeps two whole ones, those that it gathered; *gathered again* keeps none. The rest (heads,
-# features, what attention saves) is cut in $N$. With $K_1$ the bytes that one rank alone keeps, and $u$ the number of whole
-# tensors,
+# **Explain**: four tensors of $S$ bytes that *tensor* keeps are whole on every rank: the inputs of both norms and of both blocks.
+# *Sequence* keeps two whole tensors, those it has gathered; *gathered again* keeps none. The rest (heads, features, the tensors
+# that attention saves) is divided by $N$. With $K_1$ the bytes that a single rank keeps, and $u$ the number of whole tensors,
 #
 # $$K(N) = u S + \frac{K_1 - u S}{N}, \qquad u = 4,\ 2,\ 0$$
 #
-# For *tensor* on four ranks: $65{,}536 + (231{,}936 - 65{,}536)/4 = 107{,}136$ bytes. The measured bytes are a little more:
-# 512 bytes a rank, of the norms, are not cut. The folded cell draws the formula (dashed) through the measured points, and on
-# to 16 ranks, where nothing was measured.
+# For *tensor* on four ranks this is $65{,}536 + (231{,}936 - 65{,}536)/4 = 107{,}136$ bytes. We measured 107,520: 512 bytes that
+# the norms keep are not divided either. The folded cell draws the formula (dashed) with the measured points, and on to 16 ranks,
+# where nothing was measured.
 
 # %% tags=["folded"]
 measured, further = lab.size("ranks"), [1, 2, 4, 8, 16]
@@ -774,8 +775,8 @@ show.figure(
 )
 
 # %% [markdown]
-# **Question**: and on *eight* ranks, by the closed form? How many times as many bytes as *gathered again* does *tensor*
-# keep? What each keeps on one rank, and $S$, stand in the table below.
+# **Question**: and on *eight* ranks, by the closed form? How many times as many bytes as *gathered again* does *tensor* keep? The
+# table below has the bytes that each keeps on one rank, and $S$.
 
 # %% tags=["question"]
 one_rank = [row for row in activations if row["ranks"] == 1]
@@ -799,42 +800,43 @@ memory_saved = tensor_on_eight / (kept["gathered again", 1] / 8)
 lab.answer("memory_saved", memory_saved)
 
 # %% [markdown]
-# (On one rank *sequence* and *gathered again* keep 512 bytes more than *tensor*: `copy` clones the two norms' weights, and
+# (On one rank *sequence* and *gathered again* keep 512 bytes more than *tensor*: `copy` clones the weights of the two norms, and
 # the clones are saved.)
 #
-# **Takeaway**: for nearly the same bytes sent (1.2% more here, a share that falls as tokens grow) sequence parallelism cuts
-# two of the four tensors that *tensor* leaves whole. With a quarter more traffic next to nothing stays whole: on four ranks
-# *tensor* keeps 1.84 times as much (measured).
+# **Takeaway**: for nearly the same bytes sent (1.2% more here, a share that falls as tokens grow) sequence parallelism divides
+# two of the four tensors that *tensor* keeps whole. With a quarter more traffic next to nothing stays whole: on four ranks
+# *tensor* keeps 1.84 times as much as *gathered again* (measured).
 
 # %% [markdown]
 # ## 7 · Why eight
 #
-# Matrices shrink with $N$, messages do not. Let $t_C$ be the seconds that one GPU computes for a layer, forward and backward,
-# and $t_N$ the seconds of one all-reduce over $N$ ranks. Your layer waits for each of its four all-reduces. (In backward a
-# framework computes the weights' gradients meanwhile, and does better than what follows.) So the step and its efficiency $E$
-# (the share of it that is spent computing) are
+# Matrices shrink with $N$, messages do not. Let $t_C$ be the seconds that one GPU computes for a layer, forward and backward, and
+# $t_N$ the seconds of one all-reduce over $N$ ranks. Your layer waits for each of its four all-reduces. (In backward a framework
+# computes the gradients of the weights meanwhile, and does better than this formula.) So the step and its efficiency $E$, the
+# share of the step that is spent computing, are
 #
 # $$\text{step}(N) = \frac{t_C}{N} + 4\,t_N, \qquad E(N) = \frac{t_C/N}{t_C/N + 4\,t_N} = \frac{1}{1 + 4 N t_N / t_C}$$
 #
-# Even if $t_N$ did not grow at all, $E$ falls with each rank. How fast it falls is decided by the link, through $t_N$.
+# Even if $t_N$ did not grow at all, $E$ would fall with each additional rank. How fast it falls depends on the link, through
+# $t_N$.
 
 # %% [markdown]
-# Now with numbers: a layer of Llama 3 70B's width, $D = 8{,}192$ and $F = 28{,}672$ (with as many key heads as query heads, as
-# yours has), and $n = 4{,}096$ tokens in bfloat16. A matmul takes 2 FLOPs a weight and token, causal attention $2 n^2 D$, and
-# backward twice the forward:
+# Now with numbers: a layer with the width of Llama 3 70B, $D = 8{,}192$ and $F = 28{,}672$ (but with as many key heads as query
+# heads, like yours), and $n = 4{,}096$ tokens in bfloat16. A matmul takes 2 FLOPs per weight and token, causal attention
+# $2 n^2 D$, and backward twice as many as forward:
 #
 # $$t_C = \frac{3\,\big(2 n\,(4 D^2 + 3 D F) + 2 n^2 D\big)}{794 \cdot 10^{12}\ \text{FLOP/s}} = \frac{24.7 \cdot 10^{12}}{794 \cdot 10^{12}}\ \text{s} = 31\ \text{ms}$$
 #
-# 794 TFLOP/s is the best that was measured on an H100 for a matmul ([ml-engineering](https://github.com/stas00/ml-engineering)).
-# A message is $S = 2 n D = 67$ MB.
+# 794 TFLOP/s is the best rate measured on an H100 for a matmul ([ml-engineering](https://github.com/stas00/ml-engineering)). A
+# message has $S = 2 n D = 67$ MB.
 
 # %% [markdown]
-# No GPU runs here: from now on times are **emulated**. Your layer does run, on 1 to 16 ranks of this machine, with a tiny
-# $x$ of 1,024 bytes; each of its messages is charged on a logical clock as if it had 67 MB, by the measured bandwidths of
-# the links, and computing is charged as $t_C/N$.
+# No GPU runs here: from now on times are **emulated**. Your layer does run, on 1 to 16 ranks of this machine, with a tiny $x$ of
+# 1,024 bytes. A logical clock charges each of its messages as if it had 67 MB, at the measured bandwidths of the links, and
+# charges $t_C/N$ for the computing.
 #
-# **Predict**: eight ranks in one node. By its data sheet, NVLink gives each H100 450 GB/s in each direction; measured, it
-# gives somewhat less. How many milliseconds does one all-reduce of these 67 MB take?
+# **Predict**: eight ranks in one node. According to its data sheet, NVLink gives each H100 450 GB/s in each direction; the
+# measured rate is somewhat lower. How many milliseconds does one all-reduce of these 67 MB take?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -844,8 +846,8 @@ guess = 0.26
 lab.predict("node_message", guess, unit="ms")
 
 # %% [markdown]
-# Four networks are compared: NVLink for all 16 ranks (an NVLink rack), nodes of 8 with an InfiniBand card for each GPU (how
-# clusters are built), nodes of 8 that share *one* card (made up), and InfiniBand alone.
+# We compare four networks: NVLink for all 16 ranks (an NVLink rack), nodes of 8 with an InfiniBand card for each GPU (the usual
+# cluster), nodes of 8 that share *one* card (made up), and InfiniBand alone.
 
 # %% tags=["experiment"]
 from dataclasses import replace
@@ -931,23 +933,24 @@ show.figure(
 
 # %% [markdown]
 # **Explain**: on eight ranks an all-reduce over NVLink takes 0.31 ms and $t_C/N$ is 3.9 ms:
-# $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although no slower link is in the way: each rank has
-# half the computing, and its messages take even a little longer, 0.37 ms. Without NVLink two ranks already wait for a third of the
-# step (68% computing), and eight compute 23% of it.
+# $E = 3.9 / (3.9 + 4 \cdot 0.31) = 76\%$. On sixteen it would be 57%, although there is no slower link: each rank computes half
+# as much, and its messages take even a little longer, 0.37 ms. Without NVLink two ranks already wait for a third of the step (68%
+# computing), and eight compute for 23% of it.
 
 # %% [markdown]
-# What surprises is the second curve, which hides in the first: past the node, with a card for each GPU, almost nothing is
-# lost against NVLink for all 16. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so
-# that each has an eighth of the sum, 8.4 MB; each sends this eighth to the other node over its *own* card, 0.23 ms at
-# 36.8 GB/s; then they gather. Both levels run as a pipeline, so that the slower sets the pace: inside the node the two halves
-# take 0.32 ms (more than the 0.31 ms above: for an all-reduce inside one node the NVLink switch does the adding). With all
-# latencies it is 0.37 ms, as much as over NVLink alone.
+# The surprise is the second curve, which hides behind the first: past the node, with a card for each GPU, almost nothing is lost
+# against NVLink for all 16. An all-reduce over two nodes has two levels. Inside the node the ranks reduce-scatter, so that each
+# has an eighth of the sum, 8.4 MB. Each sends this eighth to the other node over its *own* card, 0.23 ms at 36.8 GB/s; then they
+# gather. Both levels run as a pipeline, so the slower one determines the time: inside the node the two halves take 0.32 ms (more
+# than the 0.31 ms above: for an all-reduce inside one node, the NVLink switch does the adding). With all latencies it is 0.37 ms,
+# as much as over NVLink alone.
 
 # %% [markdown]
-# The clock assumes a perfect pipeline; a real network has other traffic, and stragglers. One card for eight GPUs has to carry eight such eighths.
+# The clock assumes a perfect pipeline; a real network has other traffic, and stragglers. And where eight GPUs share one card, it
+# has to carry eight such eighths.
 #
-# **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16 ranks
-# as on 8? The formula above makes a step of what the table has.
+# **Question**: nodes of 8 that share one card (a network made up for this question). How many times as fast is the step on 16
+# ranks as on 8? Compute both steps from the table, by the formula above.
 
 # %% tags=["question"]
 shown = [at["nodes of 8, one card", n] for n in (8, 16)]
@@ -968,10 +971,11 @@ past_the_node = eight / sixteen
 lab.answer("past_the_node", past_the_node)
 
 # %% [markdown]
-# **Takeaway**: eight GPUs of a node compute 76% of the time (emulated), sixteen 57% even with a card each and a perfect
-# pipeline: twice the GPUs, 1.49 times as fast. That is the price of more ranks, not of the node's edge; where the way out is
-# narrow, sixteen are slower than eight. On real nodes of 8 A100 with a card each Megatron-LM measured the rule: tensor
-# parallel up to the node's size, other cuts past it ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
+# **Takeaway**: eight GPUs of a node compute for 76% of the time (emulated), sixteen for 57% even with a card each and a perfect
+# pipeline: twice the GPUs, 1.49 times as fast. That is the price of more ranks, not of leaving the node; where eight GPUs share
+# one card, sixteen are slower than eight. On real nodes of 8 A100 with a card each, Megatron-LM arrived at this rule by
+# measurement: tensor parallelism up to the size of the node, other kinds of parallelism past it
+# ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)).
 #
 # > **On GPUs.** This lab has not been run on several GPUs yet. The picture of efficiency is emulated; bytes sent and kept
 # > are measured, and do not depend on the device.
@@ -980,5 +984,5 @@ lab.answer("past_the_node", past_the_node)
 lab.score(read="minitrain/parallel/tensor/linear.py")
 
 # %% [markdown]
-# Next, [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) goes past the node instead: stages of layers, which send
-# one tensor a microbatch, and not four a layer.
+# Next, [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) goes past the node in another way: with stages of layers, which
+# send one tensor per microbatch instead of four per layer.

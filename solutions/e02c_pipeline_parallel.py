@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e02c · Pipeline parallel
 #
-# **Cut a model into stages, one a rank, and keep all of them busy. You write three schedules as plain lists, the executor
-# that runs them, and measure what they waste and what they hold.**
+# **Cut a model into stages, one per rank, and keep all of them busy. You write three schedules as plain lists and the executor
+# that runs them, and measure how much time they waste and how much memory they hold.**
 #
 # 90 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · next:
 # [e02d · Expert parallel](e02d_expert_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: the stage split, GPipe, 1F1B, the executor of one rank, and interleaved 1F1B. You end with this picture: four
-# schedules of the same work, one under another, with what each leaves idle.
+# You build the split into stages, GPipe, 1F1B, the executor of one rank, and interleaved 1F1B. By the end you will have made this
+# picture: four schedules of the same work, one below the other, with the idle time of each.
 #
 # ![Timelines of GPipe, 1F1B, interleaved 1F1B and zero-bubble on 4 ranks: the hatched idle time shrinks from the first to the last](../labs/pictures/e02c_pipeline_parallel.png)
 
@@ -22,28 +22,29 @@ lab = Lab("e02c_pipeline_parallel")
 # %% [markdown]
 # ## 1 · Cut the model
 #
-# Data parallel needs the whole model on each rank. Tensor parallel cuts it, and sends four messages a layer. A third way is to
-# cut *between* layers: rank $r$ gets some of them, and hands what it made to the next rank.
+# Data parallelism needs the whole model on each rank. Tensor parallelism splits it, but sends four messages per layer. A third
+# way is to cut *between* layers: each rank gets some of them, and hands its result to the next rank.
 
 # %%
 ideas.pipeline_stages()
 
 # %% [markdown]
-# A rank with its layers is a **stage**. Across each border travels one activation $x$ of $B \cdot T \cdot D$ numbers ($B$
-# sequences of $T$ tokens, $D$ numbers each) in forward, and its gradient in backward. However many layers a stage has,
-# that is all: no other parallelism sends so little, which is why pipelines cross the slow network between nodes.
+# A rank with its layers is a **stage**. Across each border between stages, one activation $x$ of $B \cdot T \cdot D$ numbers is
+# sent in forward ($B$ sequences of $T$ tokens, $D$ numbers each), and its gradient in backward. That is all, however many layers
+# a stage has. It is far less than tensor parallelism sends, and the reason why pipelines are used across the slow network between
+# nodes.
 #
-# The price is waiting, and it is this lab's subject. Every stage waits for its neighbour, so that the slowest sets
-# everyone's pace: stages should be even. The ends hold embedding and head besides, as the picture shows. So the remainder,
-# where the layers do not divide evenly, goes to the middle.
+# The price is waiting, and it is the subject of this lab. Every stage waits for its neighbour, so the slowest stage sets the pace
+# for all: stages should be even. The two ends also hold the embedding and the head, as the picture shows. So where the layers do
+# not divide evenly, the remainder goes to the middle.
 
 # %% [markdown]
 # ### Exercise 1 · `split_layers`
 #
 # Difficulty 1 of 5 · 4 minutes · 6 points
 #
-# How many layers does each stage get? As even as possible; what remains goes to stages in the middle, one each.
-# `split_layers(10, 4)` is `[2, 3, 3, 2]`. Which in the middle is yours to choose; there may be fewer layers than stages.
+# How many layers does each stage get? As evenly as possible; the remaining layers go to stages in the middle, one each.
+# `split_layers(10, 4)` is `[2, 3, 3, 2]`. You may choose which stages in the middle; there may be fewer layers than stages.
 
 
 # %% tags=["exercise"]
@@ -64,32 +65,32 @@ split_layers = lab.grade(split_layers)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `divmod(layers, stages)`: what every stage has, and how many have one more.
+# `divmod(layers, stages)`: how many layers every stage has, and how many stages have one more.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The longer stages stand together, with as many shorter ones before them as behind.
+# The longer stages are next to each other, with as many shorter ones before them as after.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# With `base, more = divmod(layers, stages)` the first longer one is stage `(stages - more) // 2`.
+# With `base, more = divmod(layers, stages)`, there are `stages - more` shorter stages. Half of them come first.
 #
 # </details>
 
 # %% [markdown]
 # ## 2 · A schedule is a list
 #
-# One batch, sent through whole, would keep one rank busy at a time: rank 1 has nothing to do before rank 0 is done. So the
-# batch is cut into $m$ **microbatches**, and while rank 1 computes one, rank 0 can compute the next. The question is in
-# which order.
+# If the batch went through the stages as a whole, only one rank would be busy at a time: rank 1 has nothing to do before rank 0
+# is done. So the batch is cut into $m$ **microbatches**: while rank 1 computes one, rank 0 can already compute the next. The
+# question is in which order.
 
 # %% [markdown]
 # We write the answer as plain data. `Operation("F", 3)` is the forward of microbatch 3 on this rank, `Operation("B", 3)` its
-# backward. A `Schedule` has one list of them for each rank, and that is all: whoever runs the list needs nothing else. An operation
-# waits for its *source*, the neighbour's operation that it works on. Only the first stage's F and the last stage's B have
-# none: one begins with the tokens, the other with the loss of its own forward.
+# backward. A `Schedule` has one list of operations for each rank, and that is all an executor needs. An operation waits for its
+# *source*, the operation on a neighbouring rank whose result it needs. Only the first stage's F and the last stage's B have none:
+# the first starts from the tokens, the second from the loss of its own forward.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.pipeline.operations import Operation, Schedule
@@ -105,21 +106,21 @@ show.draw_schedule(naive, title="One microbatch at a time: two ranks wait")
 
 
 # %% [markdown]
-# Read the grid as follows: a row is a rank, time goes to the right, a box is an operation with its microbatch's number, and
-# what is hatched is idle (the *bubble*). An activation is *alive* from its forward until its backward. This first schedule
-# finishes a microbatch before the next one begins. It has two microbatches, and gains nothing from it.
+# In this diagram a row is a rank, time goes to the right, a box is an operation with the number of its microbatch, and hatched
+# time is idle (the *bubble*). An activation is *alive* from its forward to its backward. This first schedule finishes a
+# microbatch before the next one begins, so it gains nothing from having two.
 #
-# **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards. Here with three
-# microbatches; move the slider down to one and up to four, and watch what a microbatch costs:
+# **GPipe** ([Huang et al. 2019](https://arxiv.org/abs/1811.06965)) runs all forwards and then all backwards, here with three
+# microbatches. Move the slider down to one and up to four, and watch the time per microbatch:
 
 # %%
 ideas.pipeline_microbatches()
 
 # %% [markdown]
-# The idle time of a rank stays what it is, and more and more work shares it.
+# The idle time of a rank stays the same, while the work that it is compared with grows.
 #
-# **Predict**: with $p = 4$ ranks, $m = 16$ microbatches, and a backward that takes twice a forward: what share of the step is
-# a rank idle under GPipe?
+# **Predict**: with $p = 4$ ranks, $m = 16$ microbatches, and a backward that takes twice as long as a forward: for what share of
+# the step is a rank idle under GPipe?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -134,9 +135,9 @@ lab.predict("gpipe_bubble", guess, unit="share")
 #
 # Difficulty 1 · 4 minutes · 6 points
 #
-# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, each from microbatch 0 on, the
-# same list on every rank. The third argument of `Schedule`, here 1, is the number of chunks of the model that a rank has:
-# one, until section 7 cuts smaller.
+# [Huang et al. 2019](https://arxiv.org/abs/1811.06965): all forwards, then all backwards, each in the order of the microbatches,
+# starting from 0; the list is the same on every rank. The third argument of `Schedule`, here 1, is the number of chunks of the
+# model that a rank has: one, until section 7 uses more.
 
 
 # %% tags=["exercise"]
@@ -156,7 +157,7 @@ gpipe = lab.grade(gpipe)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two list comprehensions, one after the other.
+# Use two list comprehensions, one after the other.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -166,7 +167,7 @@ gpipe = lab.grade(gpipe)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `[order] * p` is a list of p orders.
+# All p ranks have the same order: `[order] * p` is a list of p of them.
 #
 # </details>
 
@@ -178,56 +179,56 @@ lab.reveal("gpipe_bubble", clock.bubble(0) / clock.makespan, p=4, m=16)
 show.draw_schedule(gpipe(4, 8), title="GPipe, 4 ranks and 8 microbatches")
 
 # %% [markdown]
-# **Explain**: let a forward of one microbatch on one rank take $t_F$ seconds, a backward $t_B$. Microbatch 0 reaches the last
-# rank after $p - 1$ forwards, which then works through its $m$; the last rank is done with forwards at
-# $(m + p - 1)\,t_F$. Backwards come back in the same way, and so
+# **Explain**: let the forward of one microbatch on one rank take $t_F$ seconds, and its backward $t_B$. Microbatch 0 reaches the
+# last rank after $p - 1$ forwards. That rank then works through its $m$ microbatches, and is done with the forwards at
+# $(m + p - 1)\,t_F$. The backwards return in the same way, so
 #
 # $$\text{step} = (m + p - 1)(t_F + t_B), \qquad \text{work of a rank} = m\,(t_F + t_B)$$
 #
-# The difference is the **bubble**, $(p-1)(t_F + t_B)$ on every rank, whatever $m$ is. With $p = 4$ and the $m = 8$ of the
-# picture:
+# The difference is the **bubble**, $(p-1)(t_F + t_B)$ on every rank, for any $m$. With $p = 4$ and the $m = 8$ of the picture:
 #
 # $$\frac{\text{bubble}}{\text{step}} = \frac{p-1}{m+p-1} = \frac{3}{11} = 27\%, \qquad \frac{\text{bubble}}{\text{work}} = \frac{p-1}{m} = \frac{3}{8} = 38\%$$
 
 # %% [markdown]
-# Papers quote both. Your guess was of the first, $3/19 = 16\%$ with $m = 16$; the caption under the picture has the second.
-# Neither depends on how long a forward takes. More microbatches make the bubble a smaller share.
+# Papers quote both ratios. You guessed the first, $3/19 = 16\%$ with $m = 16$; the caption under the picture gives the second.
+# Neither depends on how long a forward takes. More microbatches reduce both.
 #
-# But the caption also says the price: 8 activations alive on every rank. A forward saves what its backward will need, GPipe
-# runs all forwards first, and so every rank holds all $m$ at once. Where memory is what made you cut the model, that is
-# the wrong thing to pay with.
+# But the caption also states the price: 8 activations alive on every rank. A forward saves the tensors that its backward will
+# need. GPipe runs all forwards first, so every rank holds all $m$ at once. If you cut the model because memory is short, that is
+# the wrong price to pay.
 
 # %% [markdown]
 # ## 3 · Backward as soon as you can
 #
-# A backward frees what its forward saved. So run it at the first chance: **1F1B**, one forward and one backward in turn
-# ([Narayanan et al. 2019](https://arxiv.org/abs/1806.03377)). Compare it with GPipe by the handle:
+# A backward frees the tensors that its forward saved. So run it as early as possible. **1F1B** alternates one forward and one
+# backward (PipeDream, [Harlap et al. 2018](https://arxiv.org/abs/1806.03377)). Here all gradients of a step are used at its end,
+# as in GPipe. Compare the two with the slider:
 
 # %%
 ideas.pipeline_order()
 
 # %% [markdown]
-# The last rank can alternate at once: it has microbatch 0's loss after its forward, and runs F0 B0 F1 B1. The ranks above wait
-# for their first gradient. Meanwhile they should run forwards, but how many?
+# The last rank can alternate at once: it has the loss of microbatch 0 right after its forward, and runs F0 B0 F1 B1. The other
+# ranks wait for their first gradient. Meanwhile they should run forwards, but how many?
 #
-# Rank $r$ has $p - 1 - r$ ranks below it. To keep all of them supplied until the first gradient is back, it needs one
-# microbatch under way in each: $p - 1 - r$ forwards **ahead**, framed in the picture. Then come turns of one forward and
-# one backward. A turn begins with its forward, so that the picture shows $p - r$ forwards before the first backward, and
-# $p - r$ are alive at most. When no forward is left, the backwards that remain follow.
+# After rank $r$ come $p - 1 - r$ ranks. To keep all of them supplied until the first gradient is back, it needs one microbatch
+# under way in each: $p - 1 - r$ forwards **ahead**, framed in the picture. Then one forward and one backward alternate, starting
+# with a forward. So there are $p - r$ forwards before the first backward, and at most $p - r$ activations are alive. When no
+# forward is left, the remaining backwards follow.
 
 # %% [markdown]
 # How long does it take? The last rank begins after $(p-1)\,t_F$, alternates without a gap for $m\,(t_F + t_B)$, and its last
-# gradient climbs through $p - 1$ backwards: together $(m + p - 1)(t_F + t_B)$, GPipe's step to the second. What is moved is
-# not the idle time but the moment when memory is given back: rank 0 of 4 holds 4 activations instead of $m$, and $m$ may
-# grow as it likes.
+# gradient returns through $p - 1$ backwards: together $(m + p - 1)(t_F + t_B)$, exactly the step of GPipe. The idle time has not
+# changed, but memory is freed earlier: rank 0 of 4 holds 4 activations instead of $m$, however large $m$ is.
 
 # %% [markdown]
 # ### Exercise 3 · `one_forward_one_backward`
 #
 # Difficulty 3 · 12 minutes · 14 points
 #
-# Rank r runs p-1-r forwards ahead (never more than m), then one forward and one backward in turn, then the backwards that are
-# left; each kind begins with microbatch 0. With p = 2, m = 3, rank 0 runs F0 F1 B0 F2 B1 B2.
+# Rank r runs p-1-r forwards ahead (but never more than m), then alternates one forward and one backward, then runs the remaining
+# backwards. Both kinds run in the order of the microbatches, starting from 0. With p = 2 and m = 3, rank 0 runs F0 F1 B0 F2 B1
+# B2.
 
 
 # %% tags=["exercise"]
@@ -253,17 +254,17 @@ one_forward_one_backward = lab.grade(one_forward_one_backward)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Three parts for each rank: `ahead` forwards, pairs, and as many backwards as there were forwards ahead.
+# Each rank has three parts: `ahead` forwards, pairs, and as many backwards as there were forwards ahead.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The i-th pair is F(ahead + i) and B(i). How many pairs are there, until the forwards run out?
+# The i-th pair is F(ahead + i) and B(i). How many pairs are there until the forwards run out?
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `for i in range(m - ahead): order += [Operation("F", ahead + i), Operation("B", i)]`, then B(m - ahead) to B(m - 1).
+# There are m - ahead pairs, so the last part begins with B(m - ahead).
 #
 # </details>
 
@@ -273,22 +274,22 @@ show.draw_schedule(one_forward_one_backward(4, 8), title="1F1B, the same work")
 # %% [markdown]
 # ## 4 · Run the list
 #
-# Now a real executor. A rank walks its list of tuples `(kind, microbatch, chunk)`:
+# Now a real executor. A rank goes through its list of tuples `(kind, microbatch, chunk)`:
 #
-# - **F**: receive $x$ from the previous rank, compute `out`, send it on, and keep both. Send `out.detach()`, the numbers alone:
-#   a send under way keeps its tensor alive, and `out` would keep the whole graph alive with it.
-# - **B**: receive the gradient of `out` from the next rank, call `out.backward(…)` with it, send `x.grad` back, and let go of
-#   both.
+# - **F**: receive $x$ from the previous rank, compute `out`, send it to the next, and keep both. Send `out.detach()`, the numbers
+#   alone: a send under way keeps its tensor alive, and `out` would keep the whole graph alive with it.
+# - **B**: receive the gradient of `out` from the next rank, call `out.backward(…)` with it, send `x.grad` to the previous rank,
+#   and drop both tensors.
 #
-# Between ranks there is no autograd graph: you carry the chain rule across each border by hand. So $x$, which came out
-# of a buffer, has to be made a leaf that requires a gradient.
+# No autograd graph crosses the border between ranks: you apply the chain rule there by hand. So $x$, which came out of a buffer,
+# has to become a leaf that requires a gradient.
 
 # %% [markdown]
-# Why must a send not wait? In 1F1B on two ranks rank 0 sends the activation of F1 down while rank 1 sends the gradient of B0 up. If both
-# waited until the other had received, neither would ever come to its receive. So a send is only *begun*, with `isend`, and
+# Why must a send not wait? In 1F1B on two ranks, rank 0 sends the activation of F1 while rank 1 sends the gradient of B0. If both
+# waited until the other had received, neither would ever get to its receive. So a send is only *started*, with `isend`, and
 # waited for after the last operation.
 #
-# Stages come from `cut`, which gives a rank its blocks by your numbers of layers:
+# Stages come from `cut`, which gives a rank its blocks according to your numbers of layers:
 
 # %%
 from minitrain.data.loader import Batch
@@ -302,7 +303,7 @@ config = ModelConfig(256, width, layers, **sizes)
 p = lab.size("ranks")
 
 # %% [markdown]
-# The data makes one mistake visible: every second microbatch is half empty.
+# The data is chosen to reveal a common mistake: every second microbatch is half empty.
 
 
 # %%
@@ -310,7 +311,7 @@ rows, length = lab.size("rows"), lab.size("length")
 
 
 def microbatches(m):
-    """Every second one has half of its targets: the rest is padding, -100."""
+    """In every second one, half of the targets are padding, -100."""
     shape = (m, rows, length + 1)
     text = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
     text[1::2, :, length // 2 :] = -100
@@ -323,24 +324,28 @@ print([batch.tokens_counted for batch in microbatches(4)], "targets that count")
 
 
 # %% [markdown]
-# The loss $L$ of the step is the mean over **all** $n = \sum_i n_i$ targets, where microbatch $i$ has $n_i$ of them, and
-# $\ell_t$ is the cross-entropy of target $t$:
+# The loss $L$ of the step is the mean over **all** $n = \sum_i n_i$ targets, where microbatch $i$ has $n_i$ of them, and $\ell_t$
+# is the cross-entropy of target $t$:
 #
 # $$L = \frac{1}{n} \sum_{i} \sum_{t \in i} \ell_t = \sum_i L_i, \qquad L_i = \frac{1}{n} \sum_{t \in i} \ell_t$$
 #
-# A gradient of a sum is the sum of gradients, and `.grad` adds up by itself: so the last rank runs each backward from $L_i$,
-# the microbatch's *summed* loss over the count of **all**. That is `token_weighted_loss(logits, targets, total)` of e01.
-# Each microbatch's own mean would weigh a target of a half-empty microbatch about twice, 1/62 instead of 1/128.
+# The gradient of a sum is the sum of the gradients, and `.grad` accumulates by itself. So the last rank starts each backward from
+# $L_i$, the *summed* loss of the microbatch divided by the number of **all** targets. That is
+# `token_weighted_loss(logits, targets, total)` of e01. With the mean of each microbatch instead, a target in a half-empty
+# microbatch would count about twice as much, 1/62 instead of 1/128.
 
 # %% [markdown]
 # ### Exercise 4 · `run_operations`
 #
 # Difficulty 5 · 25 minutes · 20 points
 #
-# `group.recv(buffer, source)` fills a buffer and returns it; `stage.message(batch)` makes such a buffer on any rank: $x$ and
-# every gradient that travels have its size. `group.isend(tensor, to)` returns a handle at once (torch calls it a *work*);
-# `wait` for all of these at the very end, none before. Nothing else travels. `stage(x, batch)` takes `x=None` on rank 0, and gives logits
-# on the last rank; a single rank is both. Every `batch` knows its `tokens_counted`.
+# `group.recv(buffer, source)` fills a buffer and returns it. `stage.message(batch)` makes such a buffer on any rank: $x$ and all
+# gradients sent have its size. `group.isend(tensor, to)` returns a handle at once (torch calls it a *work*); `wait` for all of
+# these at the very end, for none before. Nothing else is sent. (A barrier sends no tensor, so it does not count as a message, but
+# no rank may wait for another where its list does not.)
+#
+# `stage(x, batch)` takes `x=None` on rank 0, and returns logits on the last rank; a single rank is both. Every `batch` has
+# `tokens_counted`. The returned loss may carry a graph.
 
 
 # %% tags=["exercise"]
@@ -393,19 +398,19 @@ run_operations = lab.grade(run_operations)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# On the last rank `out` becomes the loss's share, and its backward needs no gradient: `out.backward(None)` is
-# `out.backward()`. `x.requires_grad_()` before the forward, else `x.grad` stays None.
+# On the last rank `out` becomes this microbatch's share of the loss, and its backward needs no gradient: `out.backward(None)` is
+# `out.backward()`. Call `x.requires_grad_()` before the forward, or `x.grad` stays None.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# B: `dy = group.recv(torch.empty_like(out), group.rank + 1)` unless this is the last rank; `out.backward(dy)`;
-# `works.append(group.isend(x.grad, group.rank - 1))` unless it is rank 0. Send `out.detach()`: the graph stays here.
+# B mirrors F: a receive unless this is the last rank, the backward, and a send of `x.grad` unless this is rank 0. The gradient
+# received has the shape of `out`. Collect the works of both kinds of send.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: 1F1B over four ranks against one process, in float64.
+# **Run**: 1F1B on four ranks against one process, in float64.
 
 
 # %% tags=["nbval-check-output"]
@@ -432,22 +437,22 @@ print("largest difference of any gradient is below 1e-12:", worst < 1e-12)
 
 
 # %% [markdown]
-# The ranks have computed the same gradients as one process, to rounding, although each of them has seen a quarter of the
-# model only.
+# The ranks have computed the same gradients as one process, up to rounding, although each of them holds only a quarter of the
+# model.
 
 # %% [markdown]
-# ## 5 · What is idle
+# ## 5 · Idle time
 #
-# Four ranks on a laptop's cores get in each other's way, and their seconds would say nothing about a pipeline. So your executor
-# runs on an **emulated** clock: tensors, messages and their order are real, but each forward is *said* to take 36 ms, each
-# backward 72 ms, and each message is charged as 34 MB on InfiniBand.
+# Four ranks compete for the cores of a laptop, and their seconds would say nothing about a pipeline. So your executor runs on an
+# **emulated** clock: tensors, messages and their order are real, but each forward is *charged* 36 ms, each backward 72 ms, and
+# each message the time of 34 MB on InfiniBand.
 #
-# Where these come from: a quarter of a 7B model has 1.75 billion weights; 4,096 tokens take 2 FLOPs a weight and token,
+# These numbers stand for a 7B model: a quarter of it has 1.75 billion weights; 4,096 tokens take 2 FLOPs per weight and token,
 # $1.4 \cdot 10^{13}$, which is 36 ms at 400 TFLOP/s, half of what an H100 reaches in its best matmul. A message has
 # $4{,}096 \cdot 4{,}096$ numbers of 2 bytes, and takes 0.9 ms.
 
 # %% [markdown]
-# `Timed` wraps a stage, and advances the clock by these times.
+# `Timed` wraps a stage and advances the clock by these times.
 
 # %%
 from dataclasses import replace
@@ -491,9 +496,9 @@ cases = [(name, m) for name in makers for m in lab.size("microbatches")]
 times = launch(step_seconds, cases, ranks=p, fabric=infiniband)
 
 # %% [markdown]
-# Beside what your executor took, the table gets two predictions: the formula, and the *validator*, which runs the list on a
-# clock without any model, and knows how long a message takes. It needs no executor, and so can tell a bad list before a GPU
-# is rented.
+# Beside the time of your executor, the table gets two predictions: the formula, and the *validator*, which runs the list on a
+# clock without any model, but with the time of a message. It needs no executor, and so can reject a bad list before anyone rents
+# a GPU.
 
 
 # %% tags=["experiment"]
@@ -520,8 +525,8 @@ for (name, m), seconds in zip(cases, zip(*times)):
 lab.experiment("bubble", bubble)
 
 # %% [markdown]
-# The folded cell draws the bubble of both schedules against the number of microbatches: on the left all of it, with the
-# formula; on the right what lies above the formula, with the validator's prediction.
+# The folded cell draws the bubble of both schedules against the number of microbatches: on the left the whole bubble, with the
+# formula; on the right the excess over the formula, with the validator's prediction.
 
 # %% tags=["folded"]
 counts = lab.size("microbatches")
@@ -565,19 +570,19 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: on the left both schedules lie on the formula: 75% with one microbatch, 9 to 10% with 32. What messages add is
-# visible only on the right, where one *point* is 1% of the step.
+# **Explain**: on the left both schedules lie on the formula, from 75% with one microbatch to 8.7% (GPipe) and 9.7% (1F1B)
+# with 32. The effect of the messages is visible only on the right, where one *point* is 1% of the step.
 #
-# GPipe pays for messages on the way down and back, $2(p-1)$ times 0.9 ms a step, whatever $m$ is: at most 0.4 points, and
-# from $m = 4$ on less and less of the step. 1F1B pays in every round as well: a rank's next forward waits for a gradient that
-# has travelled, and with 32 microbatches that is one point. Given the time of a message, the validator knows all this
-# beforehand; markers and dashes agree. On real GPUs stages are also not quite even, which adds more.
+# GPipe pays for messages on the way there and back, $2(p-1)$ times 0.9 ms per step, whatever $m$ is: at most 0.4 points, and a
+# falling share of the step from $m = 4$ on. 1F1B also pays in every round, as a rank's next forward waits for a gradient that had
+# to be sent: 1.1 points with 32 microbatches. The validator, given the time of a message, predicts all this: markers and dashes
+# agree. On real GPUs stages are also not quite even, which adds more.
 
 # %% [markdown]
-# ## 6 · What is held
+# ## 6 · Memory held
 #
-# **Predict**: under 1F1B rank 0 of four holds four microbatches at most, rank 3 holds one. Each has one block of the model, and
-# rank 3 the head besides. How many times as many *bytes* of activations does rank 0 hold as rank 3?
+# **Predict**: under 1F1B, rank 0 of four holds at most four microbatches and rank 3 only one. Each rank has one block of the
+# model, and rank 3 also the head. How many times as many *bytes* of activations does rank 0 hold as rank 3?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -588,8 +593,8 @@ lab.predict("held", guess)
 
 
 # %% [markdown]
-# This is **measured**: a `MemoryLedger` notes every tensor that autograd saves on each of four real ranks, and when it is
-# freed. `peak_of` counts the same in the list, in microbatches.
+# This is **measured**: on each of four real ranks, a `MemoryLedger` records every tensor that autograd saves and when it is
+# freed. `peak_of` computes the same from the list, in microbatches.
 
 # %% tags=["experiment"]
 from minitrain.measure.memory import MemoryLedger
@@ -632,16 +637,16 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: GPipe holds $m = 8$ microbatches on each rank, 1F1B holds $p - r$, from four on rank 0 to one on rank 3. Rank 3
-# is higher than the others under GPipe, since it keeps the logits as well. Note that 1F1B is uneven: rank 0 holds four
-# times as many microbatches as rank 3, and in bytes still three times as much. Planners give the first stage fewer layers, or
-# let it recompute more.
+# **Explain**: GPipe holds $m = 8$ microbatches on each rank, 1F1B holds $p - r$, from four on rank 0 to one on rank 3. Under
+# GPipe, rank 3 holds more than the others, since it keeps the logits as well. Note that 1F1B is uneven: rank 0 holds four times
+# as many microbatches as rank 3, and still 3.1 times as many bytes. To balance this, the first stage can get fewer layers, or
+# recompute more.
 
 # %% [markdown]
-# At the same $m$ 1F1B is no faster than GPipe. But memory that it saves can be spent on more microbatches.
+# At the same $m$, 1F1B is no faster than GPipe. But the memory that it saves can be spent on more microbatches.
 #
-# **Question**: rank 0 has room for the activations of four microbatches. GPipe has to stop at $m = 4$, 1F1B may run $m = 32$.
-# How many times as large a share of the step is GPipe's bubble then? Take both from your table `bubble`.
+# **Question**: rank 0 has room for the activations of four microbatches. GPipe has to stop at $m = 4$, while 1F1B may run
+# $m = 32$. How many times as large a share of the step is GPipe's bubble then? Take both from your table `bubble`.
 
 
 # %% tags=["question"]
@@ -658,35 +663,35 @@ lab.answer("same_memory", same_memory)
 # %% [markdown]
 # ## 7 · Smaller pieces
 #
-# 1F1B has freed memory, but the bubble stays: $p - 1$ *stages* long. So make the stages shorter. Give each rank $v$ **chunks**
-# of the model instead of one stage. Chunk $c$ of rank $r$ is stage $c \cdot p + r$ of $v \cdot p$, so that a microbatch winds
-# $v$ times around the ranks ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)). Here with two ranks:
+# 1F1B frees memory, but the bubble remains: $p - 1$ *stages* long. So make the stages shorter. Give each rank $v$ **chunks** of
+# the model instead of one stage. Chunk $c$ of rank $r$ is stage $c \cdot p + r$ of $v \cdot p$, so a microbatch passes $v$ times
+# through all the ranks ([Narayanan et al. 2021](https://arxiv.org/abs/2104.04473)). Here with two ranks:
 
 # %%
 ideas.pipeline_chunks()
 
 # %% [markdown]
-# Dark boxes are a rank's first chunk, light ones its second, and the boxes are half as long as with one chunk. A rank still waits
-# for $p - 1$ stages, but a stage takes $(t_F + t_B)/v$, and the work is what it was, $m\,(t_F + t_B)$:
+# Dark boxes are a rank's first chunk, light ones its second, and a box is half as long as with one chunk. A rank still waits for
+# $p - 1$ stages, but a stage takes only $(t_F + t_B)/v$, and the work is the same as before, $m\,(t_F + t_B)$:
 #
 # $$\frac{\text{bubble}}{\text{step}} = \frac{(p-1)/v}{m + (p-1)/v} = \frac{p-1}{v\,m + p - 1}, \qquad \frac{3}{2 \cdot 8 + 3} = 16\%$$
 #
-# for $p = 4$, $m = 8$, $v = 2$, where 1F1B had 27%. Interleaving is as good for the bubble as $v$ times as many microbatches.
+# for $p = 4$, $m = 8$, $v = 2$, where 1F1B had 27%. Interleaving reduces the bubble as much as $v$ times as many microbatches.
 
 # %% [markdown]
-# In which order? Rank 0 should not wait for a microbatch that is still under way, so it sends $p$ microbatches through chunk 0;
-# by then the first of them has been around, and the same $p$ go through chunk 1. Then come the next $p$.
+# In which order? Rank 0 should not wait for a microbatch that is still under way, so it sends $p$ microbatches through chunk 0.
+# By then the first of them has returned, and the same $p$ go through chunk 1. Then come the next $p$.
 #
-# How many forwards ahead? Microbatch 0 reaches the last chunk of rank $r$ after the $(v-1)\,p$ forwards of the chunks
-# before. From there it has $p - 1 - r$ ranks to go down and as many to come back up, and for each of these steps rank $r$
-# takes one more forward in hand. Together that is $(v-1)\,p + 2\,(p - 1 - r)$ forwards ahead.
+# How many forwards ahead? Microbatch 0 reaches the last chunk of rank $r$ after the $(v-1)\,p$ forwards of the chunks before it.
+# From there its activation passes the $p - 1 - r$ ranks that follow, and its gradient comes back over as many. For each of these
+# steps rank $r$ runs one more forward ahead. Together that is $(v-1)\,p + 2\,(p - 1 - r)$ forwards ahead.
 
 # %% [markdown]
-# Why there *and back*, where 1F1B was content with $p - 1 - r$? If messages took no time, the way down would be enough here
-# too. But $v$ chunks send about $v$ times as many messages, and a rank with forwards in hand can work while they travel. With
-# $p = 4$, $m = 8$, $v = 2$ and a message of a tenth of a chunk's forward, the step takes as long as 58.4 forwards of a
-# chunk with $2\,(p - 1 - r)$, and 60.0 with $p - 1 - r$ (computed). The price: rank 0 holds 11 chunks' activations instead of 8. Plain
-# 1F1B keeps to $p - 1 - r$, and saves the memory.
+# Why there *and back*, when $p - 1 - r$ was enough for 1F1B? If messages took no time, the way there would be enough here too.
+# But with $v$ chunks there are about $v$ times as many messages, and a rank with forwards in hand can work while they travel.
+# With $p = 4$, $m = 8$, $v = 2$ and messages that take a tenth of a chunk's forward, the step takes as long as 58.4 forwards of a
+# chunk with $2\,(p - 1 - r)$, and 60.0 with $p - 1 - r$ (computed). The price: rank 0 holds the activations of 11 chunks instead
+# of 8. Plain 1F1B keeps to $p - 1 - r$, and saves the memory.
 
 # %% [markdown]
 # ### Exercise 5 · `interleaved`
@@ -694,14 +699,15 @@ ideas.pipeline_chunks()
 # Difficulty 4 · 16 minutes · 14 points
 #
 # `Operation("F", i, c)` is the forward of microbatch i through chunk c. Forwards take p microbatches through chunk 0, the same p
-# through chunk 1, …, then the next p (p divides m). Backwards take the same groups of p, each from its first microbatch on, but
-# chunk v-1 first and chunk 0 last. Rank r runs $(v-1)\,p + 2\,(p-1-r)$ forwards ahead, never more than $m\,v$; with $v = 1$ it
-# runs $p-1-r$. Then, as before, come one forward and one backward in turn, and what is left.
+# through chunk 1, …, then the next p (p divides m). Backwards take the same groups of p, each in the order of the microbatches,
+# but through chunk v-1 first and chunk 0 last. Rank r runs $(v-1)\,p + 2\,(p-1-r)$ forwards ahead, but never more than $m\,v$;
+# with $v = 1$ it runs $p-1-r$ ahead. Then, as before, it alternates one forward and one backward, and runs the remaining
+# backwards.
 
 
 # %% tags=["exercise"]
 def interleaved(p: int, m: int, v: int) -> Schedule:
-    """1F1B over v chunks a rank, `Schedule("interleaved", m, v, orders)`;
+    """1F1B over v chunks per rank, `Schedule("interleaved", m, v, orders)`;
     p divides m. About 14 lines."""
     ### BEGIN SOLUTION
     groups = [range(first, first + p) for first in range(0, m, p)]
@@ -726,20 +732,19 @@ interleaved = lab.grade(interleaved)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# First make the two whole lists, `forwards` and `backwards`, alike on every rank. Then the three parts of 1F1B, by slices.
-# 2·(p-1-r) is the way to the last rank, there and back.
+# First make the two complete lists, `forwards` and `backwards`, which are the same on every rank. Then take the three parts of
+# 1F1B as slices of them.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `[Operation("F", i, c) for group in groups for c in range(v) for i in group]`, where `groups` are ranges of p
-# microbatches; for backwards the chunk is `v - 1 - c`.
+# `[Operation("F", i, c) for group in groups for c in range(v) for i in group]`, where `groups` are ranges of p microbatches; for
+# backwards the chunk is `v - 1 - c`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `order = forwards[:ahead]`, then a forward and a backward from `zip(forwards[ahead:], backwards)`, then
-# `backwards[m * v - ahead:]`.
+# `zip(forwards[ahead:], backwards)` ends by itself when the forwards run out. There are m·v - ahead pairs.
 #
 # </details>
 
@@ -751,8 +756,9 @@ show.draw_schedule(
 )
 
 # %% [markdown]
-# What does it cost? This is **computed** from your schedules, with nothing run: on 8 ranks, the bubble on the validator's
-# clock, the messages between ranks, and the most activations that a rank holds, in whole stages (a chunk's count as $1/v$).
+# What does it cost? The next cell **computes** this from your schedules, without running anything: on 8 ranks, the bubble on the
+# validator's clock, the messages between ranks, and the most activations that a rank holds, in whole stages (a chunk counts as
+# $1/v$).
 
 
 # %% tags=["experiment"]
@@ -823,7 +829,7 @@ show.table(
 )
 
 # %% [markdown]
-# **Question**: with one chunk a rank, what is the smallest m *of your table* that brings the bubble under 10% of the step?
+# **Question**: with one chunk per rank, what is the smallest m *in your table* for which the bubble is under 10% of the step?
 
 
 # %% tags=["question"]
@@ -855,14 +861,14 @@ lab.answer("message_ratio", message_ratio)
 
 # %% [markdown]
 # There are $v\,p$ stages, and each of $m$ microbatches crosses the $v\,p - 1$ borders between them twice, once as $x$ and once as
-# a gradient: $2\,m\,(v\,p - 1)$ messages. A little more than $v$ times as many, since winding around adds the borders from
-# the last rank back to the first. And the memory is not free either: with 16 microbatches two chunks hold 11.5 stages'
-# activations instead of 8, because the first ranks run further ahead. Four chunks hold less, 9.75: their way there and back
-# is as many forwards, each of half the size.
+# a gradient: $2\,m\,(v\,p - 1)$ messages. That is a little more than $v$ times as many, since going around adds the borders from
+# the last rank back to the first. Nor is the memory free. Rank 0 holds one more chunk than it has forwards ahead,
+# $(v-1)\,p + 2\,(p-1) + 1$: with $p = 8$ and $v = 2$ these are 23 halves, 11.5 stages instead of 8, and with $v = 4$ 39 quarters,
+# 9.75. Eight microbatches hold less only because there are no more to run.
 
 # %% [markdown]
-# **Question**: with the m of `enough_microbatches` GPipe, too, has a bubble under 10%. How many bytes of activations would
-# rank 0 then hold, if each microbatch were as large as in your table `live` (4 ranks)?
+# **Question**: with the m of `enough_microbatches`, GPipe also has a bubble under 10%. How many bytes of activations would rank 0
+# then hold, if each microbatch were as large as in your table `live` (4 ranks)?
 
 
 # %% tags=["question"]
@@ -887,15 +893,16 @@ lab.answer("gpipe_bytes", gpipe_bytes)
 # %% [markdown]
 # ## 8 · Almost no bubble
 #
-# A backward does two things. It computes the *input's* gradient, $\partial L/\partial x$, for which the rank before waits, and
-# the *weights'*, $\partial L/\partial W$, for which nobody waits until the optimizer's step. **Zero-bubble**
-# ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits the backward into B and W, and puts W where the rank would
-# idle. An activation is alive until its W now, which needs it too: every rank holds four, where 1F1B held 4, 3, 2 and 1.
+# A backward does two things. It computes the gradient of the *input*, $\partial L/\partial x$, for which the previous rank waits,
+# and that of the *weights*, $\partial L/\partial W$, which nobody needs before the optimizer step. **Zero-bubble**
+# ([Qi et al. 2024](https://arxiv.org/abs/2401.10241)) splits the backward into these two, B and W, and puts W where the rank
+# would be idle. An activation now stays alive until its W, which needs it too: every rank holds four, where 1F1B held 4, 3, 2 and
+# 1.
 
 # %% [markdown]
-# From here on $t_B$ is the time of B alone and $t_W$ that of W: the backward of before took $t_B + t_W$. The bubble falls
-# from $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1, four ranks with eight microbatches work 24 and
-# idle 3: $3/27 = 11\%$.
+# From here on $t_B$ is the time of B alone and $t_W$ that of W: the backward used to take $t_B + t_W$. The bubble falls from
+# $(p-1)(t_F + t_B + t_W)$ to $(p-1)(t_F + t_B - t_W)$. If each takes 1, four ranks with eight microbatches work 24 and are idle
+# 3: $3/27 = 11\%$ of the step.
 #
 # **Stretch, ungraded**: change `orders` below. Can you lose less than `zero_bubble` does?
 
@@ -922,7 +929,7 @@ def idle(clock):
 
 
 # %% [markdown]
-# Here you may explore all four, at other numbers of ranks; `rounds` is $m/p$.
+# Here you can explore all four schedules with other numbers of ranks; `rounds` is $m/p$.
 
 
 # %%
@@ -945,8 +952,8 @@ widgets.explore(
 
 
 # %% [markdown]
-# **The picture**: the same work four times, on one axis, computed by the validator's clock. A chunk of the interleaved one is
-# half a stage.
+# **The picture**: the same work four times, on one time axis, computed by the validator's clock. A chunk of the interleaved
+# schedule is half a stage.
 
 # %% tags=["picture", "folded"]
 made = {
@@ -983,10 +990,10 @@ show.figure(
 )
 
 # %% [markdown]
-# **Takeaway**: on 4 ranks with 8 microbatches GPipe and 1F1B idle 27% of the step (computed; 28% on the emulated cluster, with
-# messages), interleaving with two chunks 16%, zero-bubble 11%. 1F1B holds $p$ microbatches instead of $m$ for next to
-# nothing: half the bytes on rank 0, an eighth on rank 3 (measured). Interleaving pays in messages and memory, zero-bubble in
-# code, and in memory on the later ranks.
+# **Takeaway**: on 4 ranks with 8 microbatches, GPipe and 1F1B are idle for 27% of the step (computed; 28% on the emulated
+# cluster, with messages), interleaving with two chunks for 16%, zero-bubble for 11%. 1F1B holds $p$ microbatches instead of $m$
+# at almost no cost: half the bytes on rank 0, an eighth on rank 3 (measured). Interleaving costs messages and memory; zero-bubble
+# costs code, and memory on the later ranks.
 #
 # > **On GPUs.** This lab has not been run on several GPUs yet: its times are emulated or computed, its bytes and gradients
 # > are real.
@@ -996,4 +1003,4 @@ lab.score(read="minitrain/parallel/pipeline/executor.py")
 
 # %% [markdown]
 # A pipeline cuts between layers; [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) cuts *inside* a matrix. Next,
-# [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and puts them on different ranks.
+# [e02d · Expert parallel](e02d_expert_parallel.ipynb) gives a layer eight MLPs, and distributes them over the ranks.

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # e02d · Expert parallel
 #
-# **Give a layer eight MLPs instead of one, and send each token through two of them: more parameters, the same FLOPs. You
-# write the router, keep its load even, and put the experts on different ranks.**
+# **Give a layer eight MLPs instead of one, and send each token through two of them: more parameters at the same FLOPs. You write
+# the router, balance its load, and put the experts on different ranks.**
 #
 # 105 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb),
-# [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · next:
-# [e02e · Context parallel](e02e_context_parallel.ipynb) · [map of the course](index.ipynb)
+# [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · next: [e02e · Context parallel](e02e_context_parallel.ipynb) ·
+# [map of the course](index.ipynb)
 #
-# You build: the top-k router, the balance loss, the bias, dispatch and combine, and the all-to-all. You end with this
-# picture: who got the tokens while three routers were trained.
+# You build the top-k router, the balance loss, the bias, dispatch and combine, and the all-to-all. By the end you will have made
+# this picture: which experts got the tokens while three routers were trained.
 #
 # ![Share of the tokens that each of eight experts got over training steps: left alone they stay uneven, with a loss or a bias they come together](../labs/pictures/e02d_expert_parallel.png)
 
@@ -24,28 +24,27 @@ lab = Lab("e02d_expert_parallel")
 # %% [markdown]
 # ## 1 · A token needs two of eight
 #
-# In a transformer the MLP holds most of the weights, and every token passes through all of them. A **mixture of
-# experts** (MoE) puts $E$ smaller MLPs in the place of the one, the *experts*, and for each token a *router* picks $K$ of
-# them.
+# In a transformer the MLP holds most of the weights, and every token passes through all of them. A **mixture of experts** (MoE)
+# replaces this MLP by $E$ smaller ones, the *experts*, and for each token a *router* picks $K$ of them.
 #
-# The picture follows eight tokens through four experts, from left to right. Each token names two experts, each with a
-# probability $p$. The named (token, expert) pairs are sorted: the rows of one expert stand together, here from high
-# to low $p$. Each expert computes its rows, and on the right each token gets a weighted sum of its two answers. (Dashed are
-# choices whose expert was full: section 3.)
+# The picture follows eight tokens through four experts, from left to right. For each token the router picks two experts, each
+# with a probability $p$. The (token, expert) pairs are sorted so that the rows of one expert are adjacent, here from high to low
+# $p$. Each expert computes its rows, and on the right each token gets a weighted sum of its two answers. (Dashed choices are
+# those whose expert was full: see section 3.)
 
 # %%
 ideas.router()
 
 # %% [markdown]
-# Let a token have $D$ numbers, and $F$ numbers inside an expert. A gated MLP has three matrices of $D \times F$, and
-# a weight costs two FLOPs for each token that passes through it, one to multiply and one to add. So a layer has
+# Let a token have $D$ numbers, and $F$ numbers inside an expert. A gated MLP has three matrices of $D \times F$, and a weight
+# costs two FLOPs for each token that passes through it, one multiplication and one addition. So a layer has
 #
-# $$P_\text{all} = E \cdot 3DF \text{ weights}, \qquad P_\text{active} = K \cdot 3DF \text{ weights a token},$$
+# $$P_\text{all} = E \cdot 3DF \text{ weights}, \qquad P_\text{active} = K \cdot 3DF \text{ weights per token},$$
 #
 # and a token costs $2\,P_\text{active}$ FLOPs forward.
 #
-# The first grows with $E$, the other two only with $K$. With the sizes of this lab, $D = 32$, $F = 32$, $E = 8$ and
-# $K = 2$, a layer has 24,576 weights in its experts, of which a token uses 6,144, for 12,288 FLOPs.
+# $P_\text{all}$ grows with $E$, the other two only with $K$. With the sizes of this lab, $D = 32$, $F = 32$, $E = 8$ and $K = 2$,
+# the experts of a layer have 24,576 weights, of which a token uses 6,144, for 12,288 FLOPs.
 
 # %% [markdown]
 # **Predict**: Mixtral 8x7B has 46.7 billion parameters in all, with $E = 8$ and $K = 2$ in each of its 32 layers. How many of
@@ -65,45 +64,45 @@ from minitrain.model.config import preset
 lab.reveal("active", active_parameter_count(preset("mixtral-8x7b")))
 
 # %% [markdown]
-# How does the router pick? It is one matrix $W$ of $E \times D$. For a token $x$ it gives one number an expert, and a softmax
-# makes probabilities of them:
+# How does the router pick? It is one matrix $W$ of $E \times D$. For a token $x$ it computes one number per expert, and a softmax
+# turns these into probabilities:
 #
 # $$p = \text{softmax}(W x), \qquad \mathcal T = \text{top}_K(p + b), \qquad
 # w_e = \frac{p_e}{\sum_{j \in \mathcal T} p_j}, \qquad y = \sum_{e \in \mathcal T} w_e\, f_e(x).$$
 #
-# $\mathcal T$ is the set of the chosen experts, $f_e(x)$ the answer of expert $e$, and $w_e$ its weight in the token's sum
-# $y$. The division makes the weights add up to 1, so that $y$ has the size of one MLP's answer, whichever experts were chosen.
+# $\mathcal T$ is the set of chosen experts, $f_e(x)$ the answer of expert $e$, and $w_e$ its weight in the token's sum $y$. The
+# weights add up to 1, so $y$ has the size of one MLP's answer, whichever experts were chosen.
 #
-# $b$ is a *bias*, one number an expert, zero for now. In section 2 it will push tokens away from crowded experts. It has a
-# say in who is chosen, and none in how much the answer counts: that is why it stands in $\mathcal T$ and not in $w$.
+# $b$ is a *bias*, one number per expert, zero for now. In section 2 it will push tokens away from crowded experts. It influences
+# which experts are chosen, but not how much their answers count: that is why it appears in $\mathcal T$ and not in $w$.
 
 # %% [markdown]
 # Three things are easy to get wrong.
 #
-# - **K = 1.** Then $w = p/p = 1$ whatever the router says. A constant has no gradient, and the router never learns. For
-#   one expert a token, the weight is therefore $p$ itself, not divided.
-# - **Precision.** The choice jumps: where two experts are nearly equal, a rounding decides which of them computes. bfloat16
-#   has eight significant bits, so that probabilities near 0.3 lie 0.002 apart and many of them tie. The logits are
-#   therefore computed in float32 even where the rest of the model is not.
-# - **Gradient.** Choosing has no derivative. The router learns through $w$ alone, that is from the experts that were
-#   chosen, and (section 2) through $p$.
+# - **K = 1.** Then $w = p/p = 1$ whatever the router computes. A constant has no gradient, so the router never learns. With one
+#   expert per token, the weight is therefore $p$ itself, not divided.
+# - **Precision.** The choice jumps: where two experts are nearly equal, rounding decides which of them computes. bfloat16 has
+#   eight significant bits, so probabilities near 0.3 are 0.002 apart and many of them tie. The logits are therefore computed in
+#   float32 even if the rest of the model is not.
+# - **Gradient.** Choosing has no derivative. The router learns through $w$ alone, that is, from the chosen experts, and (section
+#   2) through $p$.
 
 # %% [markdown]
 # ### Exercise 1 · `route`
 #
 # Difficulty 2 of 5 · 10 minutes · 10 points
 #
-# Write the formulas above for $M$ tokens at once. `p` is the softmax of `x Wᵀ`, in float32 at least:
-# `torch.promote_types(x.dtype, torch.float32)` is the type that is asked for. The `k` largest of `p + bias` are chosen, whichever of equal ones. Their
-# weights are their `p`, divided by the sum of these `k`; for `k = 1` the weight is `p`.
+# Write the formulas above for $M$ tokens at once. `p` is the softmax of `x Wᵀ`, in float32 at least: compute it in the type
+# `torch.promote_types(x.dtype, torch.float32)`. Choose the `k` largest of `p + bias`, any of equal ones. Their weights are their
+# `p`, divided by the sum of these `k`; for `k = 1` the weight is `p`.
 #
-# Here and in what follows, what a function is given stays as it is; the one exception is `bias` in exercise 3.
+# Here and in all that follows, do not change the arguments; the one exception is `bias` in exercise 3.
 
 
 # %% tags=["exercise"]
 def route(x, weight, bias, k: int):
     """x (M, D), weight (E, D), bias (E,) -> p (M, E); the chosen experts
-    (M, k), int64, a token's in any order; their weights (M, k), in the type
+    (M, k), int64, in any order; their weights (M, k), in the type
     of p. Gradients flow from the weights to p, and from p to x and weight.
     About 6 lines."""
     ### BEGIN SOLUTION
@@ -117,7 +116,8 @@ route = lab.grade(route)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Convert `x` and `weight` before they are multiplied: a bfloat16 product has lost what decides between two experts.
+# Convert `x` and `weight` before you multiply them: a bfloat16 product has already lost the difference between two nearly equal
+# experts.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -127,13 +127,14 @@ route = lab.grade(route)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `chosen / chosen.sum(1, keepdim=True)`, but with k = 1 that is p / p = 1, whose gradient is zero: return `chosen`.
+# Divide by the sum over the chosen, with `keepdim=True` so that the shapes match. With k = 1 this would be p / p = 1, whose
+# gradient is zero.
 #
 # </details>
 
 # %% [markdown]
-# Here is your router on 512 random tokens, with a random $W$: $512 \cdot 2 = 1{,}024$ choices, 128 an expert if they were
-# spread evenly (dashed). They are not, before anything has been learned.
+# Here is your router on 512 random tokens, with a random $W$: $512 \cdot 2 = 1{,}024$ choices, 128 per expert if they were evenly
+# spread (dashed). They are not, even before anything has been learned.
 
 # %%
 x = torch.randn(512, 32, generator=torch.Generator().manual_seed(0))
@@ -145,13 +146,13 @@ show.draw_load(load.tolist())
 # %% [markdown]
 # ## 2 · Keep the load even
 #
-# An uneven load feeds on itself. An expert that gets more tokens gets more gradient and becomes better, so the router
-# is rewarded for choosing it more. For $K > 1$ the weights $w$ are a softmax over the *chosen* logits alone: the row of
-# $W$ of an expert that was not chosen gets no gradient from this token, and no chance to win it back.
+# An uneven load reinforces itself. An expert that gets more tokens gets more gradient and becomes better, so the router is
+# rewarded for choosing it more. For $K > 1$ the weights $w$ are a softmax over the *chosen* logits alone, so the row of $W$ of an
+# expert that was not chosen gets no gradient from this token, and no chance to win it back.
 #
 # It also costs time. If each expert is on a rank of its own, all ranks wait for the one with the most rows.
 #
-# Two remedies are in use; you write both, and train with them in section 6.
+# Two remedies are in use. You write both, and train with them in section 6.
 
 # %% [markdown]
 # **The balance loss** ([Fedus et al. 2021](https://arxiv.org/abs/2101.03961)) is added to the model's loss:
@@ -159,21 +160,21 @@ show.draw_load(load.tolist())
 # $$L = E \sum_{i=1}^{E} f_i P_i, \qquad f_i = \frac{c_i}{\sum_j c_j}, \qquad
 # P_i = \frac{1}{M} \sum_{t=1}^{M} p_{t,i}.$$
 #
-# $c_i$ counts how often expert $i$ was chosen, so $f_i$ is its share of all choices. $P_i$ is its mean probability over the
-# $M$ tokens. If all is even, $f_i = P_i = 1/E$ and $L = E \cdot E \cdot 1/E^2 = 1$. If one of eight experts gets every
-# choice with probability 1, $L = 8$.
+# $c_i$ counts how often expert $i$ was chosen, so $f_i$ is its share of all choices. $P_i$ is its mean probability over the $M$
+# tokens. If everything is even, $f_i = P_i = 1/E$ and $L = E \cdot E \cdot 1/E^2 = 1$. If one of eight experts gets every choice
+# with probability 1, $L = 8$.
 #
-# A count has no derivative, so the gradient comes by $P$ alone: $\partial L / \partial p_{t,i} = E f_i / M$. Every token is
-# pushed away from an expert in proportion to how crowded it is.
+# A count has no derivative, so the gradient comes only through $P$: $\partial L / \partial p_{t,i} = E f_i / M$. It pushes every
+# token away from an expert in proportion to the expert's load.
 
 # %% [markdown]
-# On $N$ ranks each rank sees only its own tokens, and $f$ must be counted over **all** of them. Two ranks and two experts
-# show why, at $K = 1$. Rank 0 has only code and sends it all to expert 0, rank 1 has only prose for expert 1, each
-# with $p = 1$. Over both ranks the load is perfectly even: $f = P = (\tfrac12, \tfrac12)$, and $L = 1$. A rank that looked
-# at itself alone would find $L = 2 \cdot 1 \cdot 1 = 2$ and would fight a specialization that does no harm.
+# On $N$ ranks each rank sees only its own tokens, but $f$ must be counted over **all** of them. Two ranks and two experts show
+# why, at $K = 1$. Rank 0 has only code and sends it all to expert 0, rank 1 has only prose for expert 1, each with $p = 1$. Over
+# both ranks the load is perfectly even: $f = P = (\tfrac12, \tfrac12)$, and $L = 1$. A rank that counted only its own tokens
+# would find $L = 2 \cdot 1 \cdot 1 = 2$ and would fight a harmless specialization.
 #
-# Once $f$ is known to all, $L$ is a sum over tokens, and so a sum over ranks. With $M_\text{all}$ the tokens of all ranks,
-# rank $r$ has the share
+# Once every rank knows $f$, $L$ is a sum over tokens, and so a sum over ranks. With $M_\text{all}$ tokens on all ranks, rank $r$
+# has the share
 #
 # $$L_r = E \sum_i f_i \, \frac{1}{M_\text{all}} \sum_{t \text{ on } r} p_{t,i}, \qquad \sum_r L_r = L.$$
 
@@ -182,10 +183,10 @@ show.draw_load(load.tolist())
 #
 # Difficulty 3 · 12 minutes · 9 points
 #
-# Each rank returns its share $L_r$, over its own `p`. Ranks may have different numbers of tokens, and one of them may have
-# none. `torch.bincount(values, minlength=E)` counts; `group.all_reduce(counts)` sums a tensor over the ranks, in place, and
-# returns it. One all-reduce, of $E$ counts, is all that may be sent. It is enough: the sum of the counts over the experts also
-# says how many tokens there are on all ranks.
+# Each rank returns its share $L_r$, over its own `p`. Ranks may have different numbers of tokens, and one of them may have none.
+# `torch.bincount(values, minlength=E)` counts; `group.all_reduce(counts)` sums a tensor over the ranks, in place, and returns it.
+# You may send only one all-reduce, of $E$ counts. It is enough: the sum of the counts over the experts also tells how many tokens
+# all ranks have.
 
 
 # %% tags=["exercise"]
@@ -218,19 +219,19 @@ balance_loss = lab.grade(balance_loss)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `f = counts / counts.sum()`, `tokens = counts.sum() / experts.shape[1]`; return `E * (f * p.sum(0)).sum() / tokens`.
+# f comes from the counts of all ranks, and K is `experts.shape[1]`, also on a rank without tokens.
 #
 # </details>
 
 # %% [markdown]
-# **The bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), used in DeepSeek-V3) takes another way. After each step,
-# with $\bar c$ the mean count over the experts,
+# **The bias** ([Wang et al. 2024](https://arxiv.org/abs/2408.15664), used in DeepSeek-V3) is another way. After each step, with
+# $\bar c$ the mean count over the experts,
 #
 # $$b_i \leftarrow b_i + \gamma \,\text{sign}(\bar c - c_i).$$
 #
-# An expert that got less than the mean becomes a little easier to choose, a crowded one a little harder. $\gamma$ has the
-# unit of $b$ and $p$, a probability. At $\gamma = 0.01$ a crowded expert that leads an idle one by $p = 0.05$
-# has lost its lead after three steps, as both biases move.
+# An expert that got less than the mean becomes a little easier to choose, a crowded one a little harder. $\gamma$ has the unit of
+# $b$ and $p$, a probability. At $\gamma = 0.01$ a crowded expert that leads an idle one by $p = 0.05$ has lost its lead after
+# three steps, since both biases move by 0.01 per step.
 
 # %% [markdown]
 # ### Exercise 3 · `update_bias`
@@ -238,7 +239,7 @@ balance_loss = lab.grade(balance_loss)
 # Difficulty 2 · 5 minutes · 7 points
 #
 # The bias of an expert goes up by `rate` ($\gamma$) if it got less than the mean, down if it got more, and stays if it got
-# just the mean. The counts are again those of all ranks, by one all-reduce: else each rank would have another bias.
+# exactly the mean. The counts are again those of all ranks, from one all-reduce; otherwise the ranks' biases would differ.
 
 
 # %% tags=["exercise"]
@@ -258,7 +259,7 @@ update_bias = lab.grade(update_bias)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Count as in the loss, all-reduce, compare with the mean, which need not be a whole number.
+# Count as in the loss, all-reduce, and compare with the mean, which need not be a whole number.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -268,43 +269,42 @@ update_bias = lab.grade(update_bias)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `bias += rate * torch.sign(counts.double().mean() - counts)`: `+=` changes the tensor that was given.
+# `bias += …` changes the tensor that was given; `bias = bias + …` makes a new one, which nobody sees.
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · Tokens to rows
 #
-# The router has said who goes where. To compute expert by expert, its tokens must stand together in memory: then each
-# expert is one large matmul, and not one small one for each token.
+# The router has chosen the experts. To compute expert by expert, the tokens of each must be adjacent in memory: then an expert is
+# one large matmul instead of a small one per token.
 #
-# Token $t$ makes $K$ *choices*, and they are numbered as in `experts.flatten()`. Three tokens with
-# `experts = [[0, 2], [1, 0], [0, 1]]` make the choices 0 to 5, for the experts 0, 2, 1, 0, 0, 1. Each choice becomes a *row*.
-# Sorted by expert the rows are the choices 0, 3, 4 (expert 0), then 2, 5 (expert 1), then 1 (expert 2), and the experts
-# have 3, 2 and 1 rows. Within one expert yours will go by priority, as in the middle of the picture in section 1.
+# Token $t$ makes $K$ *choices*, numbered as in `experts.flatten()`. Three tokens with `experts = [[0, 2], [1, 0], [0, 1]]` make
+# the choices 0 to 5, for the experts 0, 2, 1, 0, 0, 1. Each choice becomes a *row*. Sorted by expert the rows are the choices 0,
+# 3, 4 (expert 0), then 2, 5 (expert 1), then 1 (expert 2), and the experts have 3, 2 and 1 rows. Within an expert you will sort
+# by priority, as in the middle of the picture in section 1.
 
 # %% [markdown]
 # How many rows may an expert get?
 #
-# **Dropless** layers take all that come. Their buffers resize with every step, and the busiest expert sets the pace.
+# **Dropless** layers accept all of them. Buffers then change size with every step, and the busiest expert sets the pace.
 #
 # With a **capacity**, an expert takes at most
 #
 # $$C = \left\lceil \text{factor} \cdot \frac{M K}{E} \right\rceil \text{ rows},$$
 #
-# the even load $MK/E$ times a *capacity factor*. For the 512 tokens above, 1.25 gives 160 rows. Buffers then have a fixed
-# size. An expert that is asked for more keeps the choices of highest *priority*, here the highest $p$, and the rest is
-# *dropped*. In the picture of section 1 the busiest expert keeps five of its seven rows: tokens 4 and 7 named it with the
-# lowest $p$.
+# the even load $MK/E$ times a *capacity factor*. For the 512 tokens above, 1.25 gives 160 rows. Buffers then have a fixed size.
+# An expert with too many choices keeps those of highest *priority*, here the highest $p$, and the rest is *dropped*. In the
+# picture of section 1 the busiest expert keeps five of its seven rows: tokens 4 and 7 chose it with the lowest $p$.
 
 # %% [markdown]
 # ### Exercise 4 · `plan`
 #
 # Difficulty 4 · 16 minutes · 12 points
 #
-# `order[i]` is the number of the choice in row `i`. Rows are sorted by expert; within one expert they go from high to low
-# `priority`, and where two are equal the earlier choice comes first. `argsort(stable=True)` keeps equals in their order. With
-# a `factor` each expert keeps its first $\lceil \text{factor} \cdot MK/E \rceil$ rows at most.
+# `order[i]` is the number of the choice in row `i`. Rows are sorted by expert; within an expert they go from high to low
+# `priority`, and of two equal ones the earlier choice comes first. `argsort(stable=True)` keeps equal elements in their order.
+# With a `factor` each expert keeps at most its first $\lceil \text{factor} \cdot MK/E \rceil$ rows.
 
 
 # %% tags=["exercise"]
@@ -326,40 +326,41 @@ plan = lab.grade(plan)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Sort twice: first all choices by priority, then these, stably, by expert. The second sort keeps the first one's order
-# within each expert.
+# Sort twice: first all choices by priority, then these, stably, by expert. The second sort keeps the order of the first within
+# each expert.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `first = priority.flatten().argsort(descending=True, stable=True)`; then `first[flat[first].argsort(stable=True)]`.
+# `first = priority.flatten().argsort(descending=True, stable=True)` is the first sort. The second sorts the experts of these
+# choices, and gives positions in `first`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A row's place within its expert is `torch.arange(len(flat)) - starts[flat[order]]` with
-# `starts = counts.cumsum(0) - counts`. Keep places below the capacity, and `counts.clamp(max=capacity)`.
+# A row's place within its expert is its position in the whole order minus the position where its expert starts,
+# `counts.cumsum(0) - counts`. Keep the places below the capacity; the counts shrink, too.
 #
 # </details>
 
 # %% [markdown]
-# Now the way through: tokens to rows (*dispatch*), rows through the experts, answers back to tokens (*combine*). Row $i$
-# is choice $c = \text{order}_i$, and belongs to one token. What the expert answers is multiplied by that choice's weight and
-# **added** to the token, since up to $K$ rows end at the same one:
+# Now the way through the layer: tokens to rows (*dispatch*), rows through the experts, answers back to tokens (*combine*). Row
+# $i$ is choice $c = \text{order}_i$, and belongs to one token. The expert's answer is multiplied by the weight of that choice and
+# **added** to the token, since up to $K$ rows belong to the same token:
 #
 # $$y_t = \sum_{c \,\text{kept, of token } t} w_c \, f_{e(c)}(x_t).$$
 #
-# A dropped choice is simply missing in the sum: the token's other choice keeps its weight, and gets no more. Around
-# the layer goes the residual stream, $x + y$, so a token whose choices were all dropped passes by unchanged.
+# A dropped choice is simply missing from the sum: the token's other choice keeps its weight and gets no more. The residual stream
+# bypasses the layer, $x + y$, so a token whose choices were all dropped passes unchanged.
 
 # %% [markdown]
 # ### Exercise 5 · `mix`
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Bring the tokens to their rows, call `experts(rows, counts)` once, and add each answer, times its weight, to its token.
-# `experts` is a function here, so that in exercise 6 it can be one that sends rows to other ranks. It must be called even
-# where there are no rows: the other ranks wait for it.
+# Copy the tokens to their rows, call `experts(rows, counts)` once, and add each answer, times its weight, to its token. `experts`
+# is a function here, so that in exercise 6 it can be one that sends rows to other ranks. Call it even if there are no rows: the
+# other ranks wait for it.
 
 
 # %% tags=["exercise"]
@@ -383,13 +384,12 @@ mix = lab.grade(mix)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Weigh the answers, not the inputs: an expert is not linear, so w·f(x) is not f(w·x).
+# Weight the answers, not the inputs: an expert is not linear, so w·f(x) is not f(w·x).
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `torch.zeros_like(x).index_add(0, tokens, weighed)` adds row i to token `tokens[i]`; `y[tokens] += weighed` would keep
-# only the last of a token's rows.
+# `y[tokens] += …` would keep only the last of a token's rows; `index_add` along dimension 0 adds them all.
 #
 # </details>
 
@@ -413,8 +413,8 @@ for factor in (0.5, 1.0, 1.25, 1.5, 2.0):
 lab.reveal("dropped", dropped[1.0])
 
 # %% [markdown]
-# At a factor of 1.0 there is room for every choice, but not where it wants to go: one expert has rows to spare while another
-# turns choices away.
+# With a factor of 1.0 there is room for every choice, but not always at its own expert: one expert has rows to spare while
+# another drops choices.
 
 # %%
 rows = [
@@ -426,10 +426,9 @@ show.table(rows)
 # %% [markdown]
 # A quarter more room is enough here, because the tokens are random. Real text is less even, as section 6 shows.
 #
-# **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a favour, from `+skew` for
-# the most liked expert to `-skew` for the least. At a skew of 0 a capacity of 1.25 drops nothing. At a skew of
-# 1 a capacity of 2 still drops 5%, and every expert pays for such a buffer. Turn the bias on, and 1.25 drops
-# nothing.
+# **Explore** a router that has favourites. Nothing is trained here: its logits are noise plus a preference, from `+skew` for the
+# favourite expert to `-skew` for the least favoured. At a skew of 0 a capacity of 1.25 drops nothing. At a skew of 1 a capacity
+# of 2 still drops 5%, and every expert pays for such a buffer. Turn the bias on, and 1.25 drops nothing.
 
 # %%
 from minitrain.lab.drawing.expert_load import skewed_load
@@ -449,10 +448,10 @@ widgets.explore(
 # %% [markdown]
 # ## 4 · Experts on other ranks
 #
-# $E$ experts have $E$ times the weights, gradients and optimizer states of one. So they are spread: in **expert
-# parallelism** ([GShard](https://arxiv.org/abs/2006.16668)) rank $r$ of $N$ holds the experts $rE/N$ to $(r+1)E/N - 1$. Each
-# rank also has its own tokens, as in data parallelism. A row whose expert lives elsewhere must travel there, and its
-# answer must travel back. Every rank has something for every other: that is an **all-to-all**.
+# $E$ experts have $E$ times the weights, gradients and optimizer states of one. So they are distributed: in **expert
+# parallelism** ([GShard](https://arxiv.org/abs/2006.16668)) rank $r$ of $N$ holds the experts $rE/N$ to $(r+1)E/N - 1$. Each rank
+# also has its own tokens, as in data parallelism. A row whose expert is on another rank must be sent there, and its answer back.
+# Every rank has something for every other: an **all-to-all**.
 #
 # In the picture a colour is an expert. Follow one row through the five columns.
 
@@ -460,36 +459,36 @@ widgets.explore(
 ideas.expert_exchange()
 
 # %% [markdown]
-# In the first column the rows stand by expert, so that what goes to one rank is contiguous. The first all-to-all moves
-# these pieces. In the second column a rank has what came from rank 0, by expert, then what came from rank 1: expert 0
-# appears twice. To give each expert *one* matmul, the rank sorts its rows (third column), computes, and undoes the
-# sorting (fourth). The last all-to-all takes the same way back, and each answer lies where its row was.
+# In the first column the rows are sorted by expert, so those for one rank are contiguous. The first all-to-all sends these
+# pieces. In the second column a rank has the rows from rank 0, by expert, then those from rank 1, so expert 0 appears twice. To
+# give each expert *one* matmul, the rank sorts its rows (third column), computes, and undoes the sorting (fourth). The last
+# all-to-all returns the answers, each to where its row was.
 
 # %% [markdown]
-# The picture leaves out that a rank does not know how many rows will arrive, and for which of its experts. So
-# the counts travel first, in a small all-to-all of their own. Now move the slider to an uneven load: rank 0 computes 9 of
-# 12 rows, while rank 1 waits.
+# The picture omits that a rank does not know how many rows will arrive, or for which of its experts. So the counts are sent
+# first, in a small all-to-all of their own. Now move the slider to an uneven load: rank 0 computes 9 of 12 rows, while rank 1
+# waits.
 
 # %% [markdown]
-# **What becomes of the gradients?** The backward of an all-to-all is an all-to-all the other way round, and autograd does
-# it for us. An expert's rows came from all ranks, and so do the gradients of its answers. Its weight gradient
+# **What about the gradients?** The backward of an all-to-all is an all-to-all in the other direction, and autograd does it for
+# us. An expert's rows came from all ranks, and so do the gradients of its answers. Its weight gradient
 #
 # $$\frac{\partial \ell}{\partial \theta_e} = \sum_{\text{ranks } r} \; \sum_{t \text{ on } r,\; e \in \mathcal T_t}
 # \frac{\partial \ell}{\partial f_e(x_t)} \frac{\partial f_e(x_t)}{\partial \theta_e}$$
 #
-# is then already the sum over the tokens of *all* ranks, without any all-reduce. ($\ell$ is the model's loss over all tokens,
-# of which each rank computes its share, and $\theta_e$ are the weights of expert $e$.) To average it over the ranks, as
-# data parallelism does, would make it $N$ times too small.
+# is then already the sum over the tokens of *all* ranks, without any all-reduce. ($\ell$ is the model's loss over all tokens, of
+# which each rank computes its share; $\theta_e$ are the weights of expert $e$.) Averaging it over the ranks, as in data
+# parallelism, would make it $N$ times too small.
 
 # %% [markdown]
 # ### Exercise 6 · `exchange`
 #
 # Difficulty 5 · 22 minutes · 14 points
 #
-# First the counts: `group.all_to_all(output, input)` cuts `input` into `group.size` equal pieces, one for each rank, and
-# returns `output`. Then the rows: `all_to_all(rows, group, sent, got)` takes two lists, of how many rows go to each rank and come
-# from each; gradients flow through it. What arrives stands by source, then by expert; `experts` wants it sorted by
-# expert, in one call. Undo the sorting; then a third all-to-all brings the answers home. Nothing else travels.
+# First the counts: `group.all_to_all(output, input)` cuts `input` into `group.size` equal pieces, one for each rank, and returns
+# `output`. Then the rows: `all_to_all(rows, group, sent, got)` takes two lists, the numbers of rows sent to and received from
+# each rank; gradients flow through it. The rows arrive sorted by source, then by expert; `experts` needs them sorted by expert,
+# in one call. Undo the sorting; then a third all-to-all returns the answers. Nothing else is sent.
 
 # %% tags=["exercise"]
 from minitrain.parallel.collectives.differentiable import all_to_all
@@ -497,8 +496,8 @@ from minitrain.parallel.collectives.differentiable import all_to_all
 
 def exchange(group, experts, rows, counts) -> torch.Tensor:
     """rows (R, D) by expert, counts (E,) -> answers (R, D) in the same order.
-    `experts(rows, counts)` are this rank's E/N experts: it takes their rows by
-    expert, of all ranks, and how many each has (E/N,). About 9 lines."""
+    `experts(rows, counts)` computes this rank's E/N experts, from all ranks' rows
+    by expert and the number of rows of each (E/N,). About 9 lines."""
     ### BEGIN SOLUTION
     leaving = counts.view(group.size, -1)
     arriving = group.all_to_all(torch.empty_like(leaving), leaving)
@@ -517,8 +516,8 @@ exchange = lab.grade(exchange)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `leaving = counts.view(N, E/N)` is what goes to each rank, for each of its experts. After the all-to-all, `arriving`
-# (N, E/N) is what comes from each rank, for each of yours.
+# `leaving = counts.view(N, E/N)` is what goes to each rank, for each of its experts. After the all-to-all, `arriving` (N, E/N) is
+# what comes from each rank, for each of yours.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -529,15 +528,15 @@ exchange = lab.grade(exchange)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# With `order = expert.argsort(stable=True)` call `experts(arrived[order], arriving.sum(0))`; `answers[order.argsort()]`
-# puts them back. The second `all_to_all` has its lists exchanged.
+# Sort the arrived rows stably by their expert, and undo an order with its own `argsort()`. On the way back the two lists of
+# `all_to_all` are exchanged.
 #
 # </details>
 
 # %% [markdown]
-# **Run** your functions as a layer. `Mixture` takes a whole layer of the course (`moe`) and keeps of its experts only this
-# rank's. Its `forward` is `route`, `plan`, `exchange`, `mix`. It is dropless, and only counts what a capacity of 1.25 would
-# have dropped.
+# **Run** your functions as a layer. `Mixture` takes a whole layer of the course (`moe`) and keeps only this rank's experts. Its
+# `forward` is `route`, `plan`, `exchange`, `mix`. It is dropless, and only counts the choices that a capacity of 1.25 would have
+# dropped.
 
 # %% tags=["experiment"]
 from minitrain.model.experts.grouped import Experts
@@ -578,8 +577,8 @@ no_losses = {"sequence_balance": 0.0, "z_loss": 0.0}  # none but yours
 sparse = preset("1M-moe", hidden_size=width, layers=1, **mixture, **no_losses)
 
 # %% [markdown]
-# Eight texts pass through your layer on four ranks, two on each, and through the course's own layer on one rank, in float64.
-# The gradients of all experts must agree, though no rank ever reduced them.
+# Eight texts pass through your layer on four ranks, two on each, and through the course's own layer on one rank, in float64. The
+# gradients of all experts must agree, though they were never reduced over the ranks.
 
 # %% tags=["nbval-check-output"]
 text = torch.randint(512, (8, 16), generator=torch.Generator().manual_seed(0))
@@ -604,12 +603,12 @@ gap = (four - gradients_of(one.blocks[0].mlp.experts)).abs().max().item()
 print("largest difference of an expert's gradient is below 1e-10:", gap < 1e-10)
 
 # %% [markdown]
-# ## 5 · What travels
+# ## 5 · Bytes sent
 #
-# Experts pay for their parameters with bytes on the wire. How many?
+# Experts pay for their parameters with communication. How much?
 #
-# **Predict**: 4 ranks have 1,024 tokens each, $K = 2$, and a row is $D = 32$ numbers of float32, 4 bytes each. The load is
-# even. How many bytes does a rank send to *other* ranks in one *forward*?
+# **Predict**: 4 ranks have 1,024 tokens each, $K = 2$, and a row is $D = 32$ numbers of float32, 4 bytes each. The load is even.
+# How many bytes does a rank send to *other* ranks in one *forward*?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -619,8 +618,8 @@ guess = 2 * 2048 * 3 / 4 * 32 * 4
 lab.predict("forward_bytes", guess, unit="B")
 
 # %% [markdown]
-# The next cell runs your layer on random tokens, forward and backward. `group.trace` has counted every message, so the
-# bytes are measured. Beside them the function counts the rows that left the rank and those that came.
+# The next cell runs your layer on random tokens, forward and backward. `group.trace` has counted every message, so the bytes are
+# measured. The function also counts the rows that left the rank and those that arrived.
 
 # %% tags=["experiment"]
 M = lab.size("tokens")
@@ -666,15 +665,15 @@ on_four = 1e3 * mean[ns.index(4)]
 lab.reveal("forward_bytes", on_four, ranks=4, tokens=M, k=K, width=width)
 
 # %% [markdown]
-# **Explain**: a rank has $MK$ rows, with $M$ its own tokens. If the load is even, a row's expert is on this very rank with
-# probability $1/N$, and elsewhere with $(N-1)/N$. The rank sends these rows, and *answers* to the rows that came to it, as
-# many on average. With $s$ bytes a number, a rank sends
+# **Explain**: a rank has $MK$ rows, with $M$ its own tokens. If the load is even, a row's expert is on the same rank with
+# probability $1/N$, and elsewhere with $(N-1)/N$. The rank sends these rows, and the *answers* to the rows it received, as many
+# on average. With $s$ bytes per number, a rank sends
 #
 # $$B = 2 \cdot M K \cdot \frac{N-1}{N} \cdot D \cdot s \text{ bytes}, \qquad
 # 2 \cdot 1{,}024 \cdot 2 \cdot \tfrac34 \cdot 32 \cdot 4 = 393{,}216$$
 #
-# for $N = 4$, and 458,752 for $N = 8$. The fraction tends to 1: from 8 ranks to 1,000 the bytes grow by a seventh. A layer
-# that sent every row to *everyone* would grow with $N$. Backward sends the same bytes again, the gradients of answers and rows.
+# for $N = 4$, and 458,752 for $N = 8$. The fraction tends to 1: from 8 ranks to 1,000 the bytes grow by a seventh. A layer that
+# sent every row to *every rank* would grow with $N$. Backward sends the same bytes again, the gradients of answers and rows.
 #
 # The folded cell draws your bytes, $B$ (even load), and every row sent to every rank (all to everyone).
 
@@ -710,14 +709,14 @@ show.figure(
 # %% [markdown]
 # Ranks differ, since a rank with popular experts sends more answers.
 #
-# **Does the exchange fit behind the computation?** Compare seconds, on paper. A GPU of $\Phi$ FLOP/s computes $MK$ rows in
-# $t_c = MK \cdot 6DF / \Phi$, as an expert is $3DF$ weights of two FLOPs each. A link of $\beta$ bytes/s needs
-# $t_x = B / \beta$ for the two all-to-alls. In the ratio, $M$, $K$ and $D$ cancel:
+# **Can the exchange hide behind the computation?** Compare times, on paper. A GPU of $\Phi$ FLOP/s computes $MK$ rows in
+# $t_c = MK \cdot 6DF / \Phi$, as an expert has $3DF$ weights of two FLOPs each. A link of $\beta$ bytes/s needs $t_x = B / \beta$
+# for the two all-to-alls. In the ratio, $M$, $K$ and $D$ cancel:
 #
 # $$\frac{t_x}{t_c} = \frac{2 s \,(N-1)/N}{6F} \cdot \frac{\Phi}{\beta}.$$
 #
-# What is left of the model is $F$, the width inside an expert. An expert that is wide enough computes for as long as its
-# rows travel.
+# Of the model only $F$ remains, the width inside an expert. An expert that is wide enough computes for as long as its rows are
+# sent.
 
 # %% [markdown]
 # The next cell computes this ratio for H100s and bfloat16 ($s = 2$). $\Phi$ and $\beta$ are published measurements, 794.5
@@ -745,9 +744,9 @@ for model, inner_width in {"Mixtral 8x7B": 14336, "DeepSeek-V3": 2048}.items():
 show.table(rows, caption="64 ranks, all on one such network, computed")
 
 # %% [markdown]
-# Below 1 the exchange can hide, above 1 the GPUs wait. Over InfiniBand, Mixtral's experts are just wide enough.
-# DeepSeek-V3 has seven times narrower ones, since many fine experts can specialize better. So it has to save on the
-# network: it sends each token to at most four nodes, in FP8, and while another microbatch is computed.
+# Below 1 the exchange can hide, above 1 the GPUs wait. Over InfiniBand, Mixtral's experts are just wide enough. DeepSeek-V3's are
+# seven times narrower, since many fine-grained experts can specialize better. So it has to reduce communication: it sends each
+# token to at most four nodes, in FP8, and computes another microbatch meanwhile.
 #
 # **Question**: from which $F$ on do the experts take at least as long as the all-to-alls over **NVLink**, on 64 ranks?
 
@@ -763,9 +762,9 @@ lab.answer("enough_width", enough_width)
 # %% [markdown]
 # ## 6 · Train it
 #
-# Now a real training: does an uneven load stay uneven? Tiny models learn the course's corpus on two real ranks, each with
-# half of the experts. Three are mixtures: one is left **alone**, one has the balance **loss**, one the **bias**. A fourth
-# is **dense**: its MLP has the FLOPs of $K$ experts.
+# Now a real training run: does an uneven load stay uneven? Tiny models learn the course's corpus on two real ranks, each with
+# half of the experts. Three are mixtures: one is left **alone**, one has the balance **loss**, one the **bias**. A fourth is
+# **dense**: its MLP has the FLOPs of $K$ experts.
 #
 # `floor` is the known entropy of the held-out text: no model can have a lower loss.
 
@@ -783,9 +782,9 @@ ids = [tokenizer.encode_batch(corpus.documents) for corpus in corpora]
 packed = [pack(texts, lab.size("length"), tokenizer.end_token) for texts in ids]
 
 # %% [markdown]
-# The next cell computes the gradients of one step. The loss is divided by the tokens of *all* ranks, so the gradients of the ranks add
-# up to those of one process. For the router, attention and embeddings, that sum is an all-reduce. For an expert it has been
-# made already by the exchange (section 4), so `.experts.` is left out.
+# The next cell computes the gradients of one step. The loss is divided by the tokens of *all* ranks, so the ranks' gradients add
+# up to those of one process. For the router, attention and embeddings, that sum is an all-reduce. For an expert the exchange has
+# already made it (section 4), so `.experts.` is left out.
 
 # %% tags=["experiment"]
 from minitrain.training.loss import token_weighted_loss
@@ -809,10 +808,10 @@ def backward(group, model, batch, how):
 
 
 # %% [markdown]
-# The folded cell has the loop around it, the same for all four: AdamW with warm-up and cosine, and after each step
-# `update_bias` with $\gamma = 0.01$ where that is asked for. It makes the table `balance`, one row for each router and step:
-# `most` is the busiest expert's load over an even one, `idle` how many experts got nothing, and `dropped` the share of the
-# choices that a capacity of 1.25 would drop. The cell takes 15 to 30 seconds.
+# The folded cell has the loop around it, the same for all four: AdamW with warm-up and cosine, and after each step `update_bias`
+# with $\gamma = 0.01$ where the bias is used. It makes the table `balance`, one row per router and step: `most` is the busiest
+# expert's load over an even one, `idle` how many experts got nothing, and `dropped` the share of choices that a capacity of 1.25
+# would drop. The cell takes 15 to 30 seconds.
 
 # %% tags=["experiment", "folded"]
 from minitrain.optimizers.adamw import adamw
@@ -873,9 +872,9 @@ lab.experiment("balance", balance)
 
 
 # %% [markdown]
-# The picture of the title, with your own numbers: a line is an expert. On real text the random router starts uneven. Left
-# alone, it stays so, though in so few steps it gets no worse: at the end four of eight experts lie above the capacity, and
-# one gets 2%. With the loss or the bias all come together, and hardly a choice lies above it.
+# The picture of the title, with your own numbers: a line is an expert. On real text the random router starts uneven. Left alone
+# it stays so, though it gets no worse in so few steps: in our run four of eight experts end above the capacity, and one gets 2%.
+# With the loss or the bias all come together, and only 0.2% of the choices exceed the capacity, instead of 12%.
 
 
 # %% tags=["picture", "folded"]
@@ -920,8 +919,8 @@ show.figure(
 )
 
 # %% [markdown]
-# A dropless layer also computes what lies above the capacity, and all other ranks wait for the one with the busiest expert.
-# These are the last ten steps.
+# A dropless layer also computes the rows above the capacity, and all other ranks wait for the one with the busiest expert. These
+# are the last ten steps.
 
 # %%
 ends = []
@@ -932,8 +931,8 @@ for step in range(steps - 10, steps):
 show.table(ends, caption="busiest expert's choices over an even load (times)")
 
 # %% [markdown]
-# **Question**: in the last ten steps, how many times an even load did the busiest expert get, on average, left **alone**?
-# (In your table `balance` that is the column `most`.)
+# **Question**: in the last ten steps, how many times an even load did the busiest expert get, on average, left **alone**? (In
+# your table `balance` that is the column `most`.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -946,8 +945,8 @@ busiest = sum(most) / len(most)
 lab.answer("busiest", busiest)
 
 # %% [markdown]
-# **Question**: which of the two remedies gives the weights of the *model* a gradient of its own, beside that of the
-# language loss: `"loss"`, `"bias"`, `"both"` or `"neither"`?
+# **Question**: which of the two remedies gives the weights of the *model* a gradient of its own, besides that of the language
+# loss: `"loss"`, `"bias"`, `"both"` or `"neither"`?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -959,15 +958,14 @@ interferes = "loss"
 lab.answer("interferes", interferes)
 
 # %% [markdown]
-# The balance loss has a price: its gradient goes through $p$ to $W$ and into the rest of the model. The bias stands in no
+# The balance loss has a price: its gradient goes through $p$ to $W$ and into the rest of the model. The bias appears in no
 # derivative.
 
 # %% [markdown]
 # ## 7 · At equal FLOPs
 #
-# All four models saw the same text in the same number of steps, and each token cost the same FLOPs up to the router's own
-# 1%. What did the additional parameters bring? The loss is measured on text that no model has seen, and drawn as its
-# distance to the floor.
+# All four models saw the same text in the same number of steps, and each token cost the same FLOPs up to the router's own 1%.
+# What did the additional parameters bring? The loss is measured on held-out text, and drawn as its distance to the floor.
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import flops_per_token
@@ -1003,18 +1001,17 @@ show.table(rows)
 lab.experiment("equal_flops", equal_flops)
 
 # %% [markdown]
-# **Explain**: for the same FLOPs the mixture has 1.4 times the parameters of the dense model, and in our run it came 10 to
-# 14% nearer to the floor. The three mixtures lie within 0.03 nats of each other, and this is one seed: it is no
-# ground to prefer a remedy.
+# **Explain**: for the same FLOPs the mixture has 1.4 times the parameters of the dense model, and in our run its loss came 10 to
+# 14% closer to the floor. The three mixtures are within 0.03 nats of each other, and this is one seed: no reason to prefer a
+# remedy.
 #
-# Why so little, with eight experts? Each expert saw only $K/E$, a quarter, of the tokens, and 80 steps are few. On long
-# runs more was found: [Switch Transformer](https://arxiv.org/abs/2101.03961) reports the quality of T5-Base in a seventh of
-# the time.
+# Why so little, with eight experts? Each expert saw only $K/E$, a quarter, of the tokens, and 80 steps are few. Longer runs found
+# more: [Switch Transformer](https://arxiv.org/abs/2101.03961) reports the quality of T5-Base in a seventh of the time.
 
 # %% [markdown]
 # **Takeaway**: experts pay for parameters with bytes. On eight ranks a rank of your layer sent 460 kB in a forward, where
-# $2MK\,D\,s\,(N-1)/N$ says 459 kB. Left alone, the router sent an eighth of all choices over a capacity of 1.25; with the loss or
-# the bias nearly none.
+# $2MK\,D\,s\,(N-1)/N$ gives 459 kB. Left alone, the router sent 12% of all choices over a capacity of 1.25; with the loss or the
+# bias, 0.2%.
 #
 # > **On GPUs.** With a GPU this lab trains 300 steps instead of 80; the bytes stay the same. It has not been run over
 # > several GPUs yet, and the ratios in section 5 are computed.
@@ -1023,4 +1020,4 @@ lab.experiment("equal_flops", equal_flops)
 lab.score(read="minitrain/parallel/expert/exchange.py")
 
 # %% [markdown]
-# Next: [e02e · Context parallel](e02e_context_parallel.ipynb) cuts the text itself, where it is too long for one rank.
+# Next: [e02e · Context parallel](e02e_context_parallel.ipynb) splits the text itself, where it is too long for one rank.

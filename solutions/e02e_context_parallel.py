@@ -1,14 +1,13 @@
 # %% [markdown]
 # # e02e · Context parallel
 #
-# **A text too long for one GPU is cut over ranks, and keys travel to the queries. You write ring attention forward and
-# backward, the zig-zag order that balances it, and Ulysses, and count who sends, keeps and computes how much.**
+# **A text too long for one GPU is split over ranks, and keys travel to the queries. You write ring attention forward and
+# backward, the zig-zag order that balances it, and Ulysses, and measure how much each rank sends, keeps and computes.**
 #
-# 150 minutes · CPU is enough · before: [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) ·
-# [map of the course](index.ipynb)
+# 150 minutes · CPU is enough · before: [e02b · Tensor parallel](e02b_tensor_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: the merge of partial attentions, two rings, an order of tokens, two all-to-alls. You end with this picture:
-# which rank computes which half-block of a causal mask, and in which step.
+# You build the merge of partial attentions, two rings, an order of tokens, and two all-to-alls. By the end you will have made
+# this picture: which rank computes which half-block of a causal mask, and in which step.
 #
 # ![Causal mask of 4 ranks, contiguous and zig-zag, each half-block in its rank's colour with the number of its step; bars of FLOPs below](../labs/pictures/e02e_context_parallel.png)
 
@@ -21,50 +20,50 @@ from minitrain.ranks.launch import launch
 lab = Lab("e02e_context_parallel")
 
 # %% [markdown]
-# ## 1 · Half an answer, and half an answer
+# ## 1 · Merge two partial answers
 #
-# Activations grow with the length of the text. When those of one text no longer fit on a GPU, the text itself is cut: each of
-# $N$ ranks holds $T/N$ of its $T$ tokens. Norms, MLPs and the loss work on each token alone and do not notice. Attention does:
-# a query reads the keys of *all* earlier tokens, and most of them now lie on other ranks.
+# Activations grow with the length of the text. When those of one text no longer fit on a GPU, the text itself is split: each of
+# $N$ ranks holds $T/N$ of its $T$ tokens. Norms, MLPs and the loss work on each token alone, so nothing changes for them.
+# Attention is different: a query reads the keys of *all* earlier tokens, and most of them are now on other ranks.
 
 # %% [markdown]
 # A rank could gather all keys first. But if it can compute attention to one set of keys, then to the next, and **merge** the
-# answers, it never needs them all at once. The picture shows it for one query and eight keys. A bar is
-# the exponential of a score, and below it stands the key's value. Move the cut: the two answers change, the merged one does not.
+# answers, it never needs them all at once. The picture shows this for one query and eight keys. The height of a bar is the
+# exponential of a score; the key's value is below it. Move the cut: the two answers change, but the merged one does not.
 
 # %%
 ideas.merged_attention()
 
 # %% [markdown]
 # Why does it work? Let $s_j = q \cdot k_j / \sqrt C$ be the score of key $j$, with $C$ the size of a head, and $v_j$ its value.
-# Over a set $A$ of keys, attention is a mean of values, weighted by $e^{s_j}$:
+# Over a set $A$ of keys, attention is the mean of their values, weighted by $e^{s_j}$:
 #
 # $$o_A = \frac{1}{Z_A} \sum_{j \in A} e^{s_j} v_j, \qquad Z_A = \sum_{j \in A} e^{s_j}.$$
 #
-# $Z_A$ is what the set weighs. For two sets without a common key, both sums just add up, so
+# $Z_A$ is the total weight of the set. For two sets without a common key both sums just add up, so
 #
 # $$Z = Z_A + Z_B, \qquad o = \frac{Z_A}{Z}\, o_A + \frac{Z_B}{Z}\, o_B.$$
 #
-# In the picture, with the cut after three keys, the sets weigh 3.5 and 4.5. Their answers count 3.5/8 and 4.5/8. All that must be
-# kept of a set is its answer and its weight.
+# In the picture, with the cut after three keys, the sets have the weights 3.5 and 4.5, so their answers count 3.5/8 and 4.5/8. Of
+# each set you only need to keep its answer and its weight.
 
 # %% [markdown]
-# The weight is kept as a logarithm, $\text{lse}_A = \log Z_A$ (for log-sum-exp), because scores of 1,000 exist and
-# $e^{1000}$ does not: float32 ends near $e^{88.7}$. In logarithms
+# The weight is kept as a logarithm, $\text{lse}_A = \log Z_A$ (for log-sum-exp), because there are scores of 1,000, and
+# $e^{1000}$ overflows: float32 ends near $e^{88.7}$. In logarithms
 #
 # $$\text{lse} = \log\left(e^{\text{lse}_A} + e^{\text{lse}_B}\right), \qquad \frac{Z_A}{Z} = e^{\text{lse}_A - \text{lse}},$$
 #
-# and the second exponent is never above 0. One case is special: a query that may read no key of a set. It weighs $Z = 0$, its
-# lse is $-\infty$ and its answer 0. Where both sets are such, $-\infty - (-\infty)$ would be NaN.
+# and the exponent of the share is never above 0. There is one special case: a query that may read no key of a set. For it
+# $Z_A = 0$, lse is $-\infty$ and the answer is 0. If this holds for both sets, $-\infty - (-\infty)$ would be NaN.
 #
-# `attend` below gives both for one set of keys. Its `offset` is the place in the text of the first query less that of the first
-# key: query $i$ of these may read keys 0 to $i$ + `offset`.
+# `attend` below returns both for one set of keys. Its `offset` is the position in the text of the first query minus that of the
+# first key: its query $i$ may read keys 0 to $i$ + `offset`.
 
 
 # %%
 def attend(q, k, v, offset):
-    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighed by
-    softmax, and lse, log Σ exp(score): what it weighs. Query i reads keys 0
+    """q (B, H, I, C), k, v (B, K, J, C) -> out, the values' mean weighted by
+    softmax, and lse, log Σ exp(score): its weight. Query i reads keys 0
     to i + offset."""
     exact = torch.promote_types(q.dtype, torch.float32)
     readers = q.shape[1] // k.shape[1]  # query heads of one key head
@@ -83,7 +82,7 @@ def attend(q, k, v, offset):
 # Difficulty 2 of 5 · 8 minutes · 8 points
 #
 # Return the answer and the lse over both sets of keys. `torch.logaddexp` computes the logarithm above without overflow. A row
-# that read nothing in either set gives `out` 0 and `lse` $-\infty$, and no NaN.
+# that could read no key of either set must give `out` 0 and `lse` $-\infty$, not NaN.
 
 
 # %% tags=["exercise"]
@@ -106,7 +105,7 @@ merge = lab.grade(merge)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `both = torch.logaddexp(lse, new_lse)`; a share is (B, H, T), `[..., None]` lets it multiply out.
+# `both = torch.logaddexp(lse, new_lse)`. A share has shape (B, H, T), and `[..., None]` lets it multiply `out`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -116,41 +115,43 @@ merge = lab.grade(merge)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `base = both.masked_fill(both == -torch.inf, 0)`, shares `(lse - base).exp()[..., None]` and the same of `new_lse`.
+# `masked_fill` makes this base from `both`. Each set's share is the exponential of its own lse minus the base; `both` itself is
+# returned as it is.
 #
 # </details>
 
 # %% [markdown]
-# ## 2 · Keys on their way
+# ## 2 · Keys travel around a ring
 #
-# Now the keys must travel. In **ring attention** ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)) the $N$ ranks stand in a
-# ring. Each starts with its own block of keys and values. In every step it computes attention of its queries to the block it
-# has, passes the block on to its right, and takes the next from its left. After $N$ steps it has seen all blocks, and held,
-# beside its own, at most two at a time.
+# Now the keys must travel. In **ring attention** ([Liu et al. 2023](https://arxiv.org/abs/2310.01889)) the $N$ ranks form a ring.
+# Each starts with its own block of keys and values. In every step it computes attention of its queries to the block it has, sends
+# the block on to the rank on its right, and receives the next from its left. After $N$ steps it has seen all blocks, and besides
+# its own it never held more than two at a time.
 
 # %% [markdown]
-# In the picture rows are queries and columns keys, in eight pieces of the text. Each rank has two pieces of both: its block of keys
-# is two columns wide. A square is a *half-block* of the mask: its colour says which rank computes it, its number in which step.
-# Steps are counted from 0. Move `step`; the handle `order` is for section 3.
+# In the picture rows are queries and columns are keys, for a text in eight pieces. Each rank has two pieces of both, so its block
+# of keys is two columns wide. A square is a *half-block* of the mask. Coloured squares are computed in this step, by the rank of
+# that colour; a number is the step that computes the square. Steps are counted from 0. Move `step`; the slider `order` is for
+# section 3.
 
 # %%
 ideas.ring_attention()
 
 # %% [markdown]
-# In step $s$ a rank has the block that began $s$ places to its left. A block makes $N-1$ hops; a last one would only bring it
-# back to its owner, who no longer needs it.
+# In step $s$ a rank has the block of the rank $s$ places to its left. A block makes $N-1$ hops; one more would only bring it back
+# to its owner, who no longer needs it.
 #
-# What does the travelling cost? Say that a step computes for $t_c$ seconds and a message takes $t_x$. One after the other they
-# last $t_c + t_x$. But a block that is being read may already be on its way to the next rank: if the message is started
-# *before* the computing, and waited for *after* it, a step lasts $\max(t_c, t_x)$. If $t_x \le t_c$ the ring costs nothing.
+# What does this communication cost? Let a step compute for $t_c$ seconds, and a message take $t_x$. One after the other they take
+# $t_c + t_x$. But a block can already be on its way to the next rank while it is being read: if the message is started *before*
+# the computation, and waited for *after* it, a step takes $\max(t_c, t_x)$. If $t_x \le t_c$, the ring costs no time.
 #
-# `pass_on` starts a message and returns a function that waits for what comes from the left.
+# `pass_on` starts a message and returns a function that waits for the tensor from the left and returns it.
 
 
 # %%
 def pass_on(group, tensor):
-    """Starts `tensor` to the right; calling the result waits for what comes
-    from the left."""
+    """Starts sending `tensor` to the right; calling the result waits for the
+    tensor from the left, and returns it."""
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     arriving = group.irecv(torch.empty_like(tensor), left)
     leaving = group.isend(tensor, right)
@@ -162,7 +163,7 @@ def pass_on(group, tensor):
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# `around` is a generator: it hands out one block after the other, and its caller computes between two of them. What it starts
+# `around` is a generator: it yields one block after the other, and its caller computes between two of them. A message started
 # before a `yield` travels during that time.
 
 
@@ -190,24 +191,23 @@ around = lab.grade(around)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A loop of N steps: start (not in the last one), yield, finish.
+# A loop of N steps: start (except in the last), yield, finish.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `coming = pass_on(group, block) if step + 1 < group.size else None`, `yield owner, block`, then `block = coming()` where
-# there is one.
+# `pass_on` returns a function. Call it only when the caller comes back, that is, after the `yield`; its result is the next block.
 #
 # </details>
 
 # %% [markdown]
 # ## 3 · Late tokens cost more
 #
-# Under a causal mask token $i$, counted from 0, reads $i + 1$ keys. Cut the text into $N$ consecutive runs, and the last rank has
-# the longest rows of the mask.
+# Under a causal mask token $i$, counted from 0, reads $i + 1$ keys. If the text is cut into $N$ consecutive runs, the last rank
+# has the longest rows of the mask.
 #
-# **Predict**: four ranks, a long text. For each rank, count the pairs (query of this rank, key that it may read). The last rank's
-# count is how many times the first's?
+# **Predict**: four ranks, a long text. For each rank, count the pairs (query of this rank, key that it may read). How many times
+# the first rank's count is the last rank's?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -222,37 +222,38 @@ pairs = (i + 1).sum(1)
 lab.reveal("last_over_first", (pairs[3] / pairs[0]).item(), ranks=4)
 
 # %% [markdown]
-# **Explain**: rank $r$ holds the tokens $rT/N$ to $(r+1)T/N$. For a long text the sum of $i + 1$ over them is the area under a line,
+# **Explain**: rank $r$ holds the tokens from $rT/N$ up to $(r+1)T/N$. For a long text the sum of $i + 1$ over them is the area
+# under a line,
 #
 # $$\text{pairs}_r = \frac12 \left[ \left(\frac{(r+1)\,T}{N}\right)^{2} - \left(\frac{rT}{N}\right)^{2} \right]
 # = (2r + 1) \cdot \frac{T^2}{2N^2},$$
 #
-# so four ranks compute as 1 : 3 : 5 : 7. The mean is 4, and since all wait for the slowest, the text takes 7/4 of the time that an
-# even share would.
+# so the work of four ranks is as 1 : 3 : 5 : 7. The mean is 4, and since all wait for the slowest, the text takes 7/4 of the time
+# of an even distribution.
 
 # %% [markdown]
-# The same formula says how to mend it. Cut $2N$ chunks of $T/2N$ tokens; chunk $c$ costs $2c + 1$ units of $T^2/8N^2$. Give rank
-# $r$ an early chunk and the late one that mirrors it, $r$ and $2N - 1 - r$:
+# The same formula shows the remedy. Cut the text into $2N$ chunks of $T/2N$ tokens; chunk $c$ costs $2c + 1$ units of $T^2/8N^2$.
+# Give rank $r$ an early chunk and the late one that mirrors it, $r$ and $2N - 1 - r$:
 #
 # $$(2r + 1) + \big(2(2N - 1 - r) + 1\big) = 4N,$$
 #
-# whichever $r$ is. This is **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2). Of two ranks, one
-# has the chunks 0 and 3, the other 1 and 2. Set `order` of the picture in section 2 to zigzag: in every step all four ranks have
-# equally much to do.
+# the same for every $r$. This is **zig-zag** order ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.2). Of two ranks,
+# one has the chunks 0 and 3, the other 1 and 2. Set `order` in the picture of section 2 to zigzag: in every step all four ranks
+# have equally much to do.
 
 # %% [markdown]
 # ### Exercise 3 · `zigzag`
 #
 # Difficulty 2 · 8 minutes · 8 points
 #
-# Say which tokens each rank holds, as numbers of places in the text, and how to bring all ranks' tokens back into the text's
-# order.
+# Return which tokens each rank holds, as positions in the text, and the index that brings all ranks' tokens back into the order
+# of the text.
 
 
 # %% tags=["exercise"]
 def zigzag(length: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """-> places (N, T/N): the tokens that each rank holds, its early chunk
-    first; and inverse (T,): all ranks' tokens side by side, then [inverse],
+    first; and inverse (T,): all ranks' tokens side by side, indexed by it,
     are the text. Both int64.
 
     A length that 2N does not divide raises a ValueError. About 6 lines."""
@@ -271,12 +272,12 @@ zigzag = lab.grade(zigzag)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `torch.arange(length).view(2 * size, -1)` has one chunk a row.
+# `torch.arange(length).view(2 * size, -1)` has one chunk per row.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The first N rows are the early chunks; the last N, turned round by `.flip(0)`, the late ones. Join them along dim 1.
+# The first N rows are the early chunks; the last N, reversed by `.flip(0)`, are the late ones. Join them along dim 1.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -288,19 +289,18 @@ zigzag = lab.grade(zigzag)
 # %% [markdown]
 # ## 4 · The ring
 #
-# A rank now holds two runs of tokens that are far apart in the text, and so does every block that comes by. That makes four pairs
-# of *halves* a step, and each pair has its own `offset`: the place of the first query less that of the first key. All halves
-# are equally long, so there are three cases.
+# A rank now holds two runs of tokens that are far apart in the text, and so does every block that it receives. That makes four
+# pairs of *halves* per step, and each pair has its own `offset`: the position of its first query minus that of its first key. All
+# halves are equally long, which leaves three cases.
 #
 # - `offset > 0`: all these keys come before all these queries. The whole half-block is computed.
 # - `offset == 0`: the same half, on the diagonal. A triangle is read.
 # - `offset < 0`: every key comes after every query. **Nothing** is computed.
 #
-# With two ranks, rank 0 (chunks 0 and 3) meets the block of rank 1 (chunks 1 and 2). Its chunk 3 reads both; its chunk 0
-# reads neither.
+# With two ranks, rank 0 (chunks 0 and 3) gets the block of rank 1 (chunks 1 and 2). Its chunk 3 reads both, its chunk 0 neither.
 
 # %% [markdown]
-# `halves` gives the four pairs, and `nothing_read` an answer that read no key yet: where a merge begins.
+# `halves` yields the four pairs, and `nothing_read` returns the answer before any key was read, from which merging starts.
 
 
 # %%
@@ -314,7 +314,7 @@ def halves(places, rank, owner):
 
 
 def nothing_read(q):
-    """Where a merge begins; in float32: N parts must not be rounded N times."""
+    """Where merging starts; in float32: N parts must not be rounded N times."""
     exact = torch.promote_types(q.dtype, torch.float32)
     lse = q.new_full(q.shape[:3], -torch.inf, dtype=exact)
     return torch.zeros_like(q, dtype=exact), lse
@@ -326,14 +326,15 @@ def nothing_read(q):
 # Difficulty 4 · 15 minutes · 12 points
 #
 # Take each block as it comes `around`, and each pair of its `halves` with yours. Where there is something to read, call
-# `attend(q, k, v, offset)` on those rows and keys, and merge its result into those rows, while the next block travels. Keep no part longer than that: N of them would be as large as the whole text's answer.
+# `attend(q, k, v, offset)` on those rows and keys, and merge the result into those rows, while the next block travels. Do not
+# keep a partial result any longer: N of them would be as large as the answer for the whole text.
 
 
 # %% tags=["exercise"]
 def ring_forward(group, places, q, kv) -> tuple[torch.Tensor, torch.Tensor]:
     """q (B, H, T/N, C), kv (2, B, K, T/N, C), this rank's -> out, in q's
     dtype, and lse (B, H, T/N), in the dtype of nothing_read's.
-    `places` (N, T/N): any two runs of tokens a rank. `kv` travels as it is, in
+    `places` (N, T/N): any two runs per rank. `kv` travels as it is, in
     its own dtype. About 8 lines."""
     ### BEGIN SOLUTION
     out, lse = nothing_read(q)
@@ -353,28 +354,29 @@ ring_forward = lab.grade(ring_forward)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `out, lse = nothing_read(q)`, then `for owner, (k, v) in around(group, kv):`. Keys stay K heads wide: `attend` lets H/K
-# query heads read one.
+# Start with `out, lse = nothing_read(q)`, then `for owner, (k, v) in around(group, kv):`. Keys keep their K heads: `attend` lets
+# H/K query heads read each of them.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `for rows, keys, offset in halves(places, group.rank, owner):`, and in it `q[:, :, rows]`, `k[:, :, keys]`.
+# `for rows, keys, offset in halves(places, group.rank, owner):`, and inside it `q[:, :, rows]`, `k[:, :, keys]`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `found = attend(…, offset)`, then
-# `out[:, :, rows], lse[:, :, rows] = merge(out[:, :, rows], lse[:, :, rows], *found)`. At the end `out.to(q.dtype)`.
+# `merge` takes four tensors, of these rows only, and returns two, which are written back to `out[:, :, rows]` and
+# `lse[:, :, rows]`. Convert to the dtype of q at the very end.
 #
 # </details>
 
 # %% [markdown]
-# One more thing knows the order of tokens. RoPE turns q and k by an angle that grows with their token's **place in the text**. On
-# a rank the tokens lie at 0, 1, 2, …, and these are not their places: in zig-zag the last token of rank 0 is the text's last.
+# One more operation depends on the order of tokens. RoPE rotates q and k by an angle that grows with their token's **position in
+# the text**. On a rank the tokens have the indices 0, 1, 2, …, but these are not their positions: in zig-zag order the last token
+# of rank 0 is the last of the text.
 #
-# **Run**: four ranks, with q and k turned by their `places`, against one process. Then with the places 0 to 15 on every
-# rank. That mistake raises no error: only the numbers are wrong.
+# **Run**: four ranks, with q and k rotated by their `places`, against one process. Then the same with the positions 0 to 15 on
+# every rank. That mistake raises no error: only the numbers are wrong.
 
 # %%
 from einops import rearrange
@@ -425,22 +427,22 @@ for positions in ("places", "0 to 15 on every rank"):
 # %% [markdown]
 # ## 5 · The way back
 #
-# What is the gradient of a key and its value? With $P_{ij} = e^{s_{ij} - \text{lse}_i}$ the weight of key $j$ for query $i$,
-# and $\mathrm d$ before a name for the gradient of the loss with respect to it,
+# What is the gradient of a key and its value? With $P_{ij} = e^{s_{ij} - \text{lse}_i}$ the weight of key $j$ for query $i$, and
+# $\mathrm d$ before a name for the gradient of the loss with respect to it,
 #
 # $$\mathrm d v_j = \sum_i P_{ij}\, \mathrm d o_i, \qquad
 # \mathrm d k_j = \frac{1}{\sqrt C} \sum_i \mathrm d s_{ij}\, q_i, \qquad
 # \mathrm d q_i = \frac{1}{\sqrt C} \sum_j \mathrm d s_{ij}\, k_j.$$
 #
-# The last sum runs over keys: a rank sees all of them go by, and adds up $\mathrm d q$ at home. The first two run over
-# *queries*, and these are spread over all ranks. Each rank can compute only a **part** of a block's gradient, and
-# all parts must meet at the block's owner.
+# The last sum runs over keys: all of them pass through a rank, which adds up $\mathrm d q$ itself. The first two run over
+# *queries*, and these are distributed over all ranks. Each rank can compute only a **part** of a block's gradient, and all parts
+# must come together at the block's owner.
 
 # %% [markdown]
-# Call $S$ the numbers in one block, that is in the keys and values of one rank. In the forward pass a rank of four sends
+# Let $S$ be the count of numbers in one block, the keys and values of one rank. In the forward pass each of four ranks sends
 # three blocks, $3\,S$.
 #
-# **Predict**: how many $S$ does it send in the *backward* pass? No rank has kept another one's block.
+# **Predict**: how many $S$ does it send in the *backward* pass? No rank has kept the block of another.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -450,27 +452,26 @@ guess = 6
 lab.predict("ring_backward", guess)
 
 # %% [markdown]
-# The keys and values go round once more, and the gradient follows its block, a step behind. Each rank adds its part as it
-# passes.
+# The keys and values go around once more, and the gradient follows its block, one step behind. Each rank adds its part as the
+# gradient passes.
 #
-# In the picture a column is a rank and a colour the owner of a block. At step 0 each rank computes its part of its own
-# block's gradient, and keeps it at home. From step 1 on, a gradient is on its way behind its block. Move `step` to the end: the
-# sum comes home from the left, and only there the part that waited is added.
+# In the picture a column is a rank and a colour the owner of a block. In step 0 each rank computes its part of its own block's
+# gradient, and keeps it. From step 1 on, a gradient travels behind its block. Move `step` to the end: the sum comes home from the
+# left, and only there is the rank's own part added.
 
 # %%
 ideas.ring_gradients()
 
 # %% [markdown]
-# A gradient leaves a rank after that rank has computed. The next rank needs it only when it has
-# computed its own part for the same block, and adds the two. Between the two lies one step of computing, in which the message can travel: wait for it as
-# late as possible.
+# A gradient leaves a rank after that rank has added its part. The next rank needs it only after computing its own part for the
+# same block. Between the two is one step of computation, during which the message can travel: so wait for it as late as possible.
 #
 # ### Exercise 5 · `ring_backward`
 #
 # Difficulty 5 · 25 minutes · 10 points
 #
-# Write what the picture shows. The blocks come `around` as in the forward pass; their gradients are yours to `pass_on`, one
-# step behind.
+# Write what the picture shows. The blocks come `around` as in the forward pass; their gradients you `pass_on` yourself, one step
+# behind.
 
 
 # %% tags=["exercise"]
@@ -499,25 +500,26 @@ ring_backward = lab.grade(ring_backward)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# What arrives in step s + 1 from the left is the gradient of the block that arrives in step s + 1: add this rank's part.
+# The gradient that arrives from the left in step s + 1 belongs to the block that arrives in step s + 1: add this rank's part.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Keep `coming`, what `pass_on` returned in the step before; it is None in the first two steps. One rank alone never sends.
+# Keep `coming`, the function that `pass_on` returned in the step before; it is None in the first two steps. One rank alone never
+# sends.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# If `owner == group.rank`, `own = d_block`. Else `d_block = d_block + coming()` where there is one, then
-# `coming = pass_on(group, d_block)`. After the loop `own + coming()`.
+# Three kinds of step: your own block (keep the part, send nothing), the first foreign block (send the part), all others (add
+# `coming()`, then send). After the loop the last `coming()` brings the sum for your own block.
 #
 # </details>
 
 # %% [markdown]
-# Both rings together make a `Function` for autograd. It saves q, kv, the answers and lse of a rank's $T/N$ tokens, and not one
-# score: since $P_{ij} = e^{s_{ij} - \text{lse}_i}$, the weights can be made again from q, k and lse, block by block. The
-# package's `tiled_backward` does that for one pair of halves; `part_of_gradient` does it for a block that comes by.
+# Together both rings make an autograd `Function`. It saves q, kv, the answers and lse of a rank's $T/N$ tokens, but no scores:
+# since $P_{ij} = e^{s_{ij} - \text{lse}_i}$, the weights can be recomputed from q, k and lse, block by block. The package's
+# `tiled_backward` does that for one pair of halves; `part_of_gradient` does it for a block that comes around.
 
 # %% tags=["experiment"]
 from minitrain.model.attention.mask import Mask
@@ -557,7 +559,7 @@ class Ring(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Run**: the gradients that it gives on four ranks, against plain attention in one process.
+# **Run**: its gradients on four ranks, against plain attention in one process.
 
 # %% tags=["experiment", "nbval-check-output"]
 from torch.nn.functional import scaled_dot_product_attention
@@ -583,29 +585,29 @@ for name, z, gradient in zip("qkv", (q, k, v), found):
 # %% [markdown]
 # ## 6 · Or exchange heads for tokens
 #
-# There is another cut. Heads never read each other: head $h$ of the answer needs only head $h$ of q, and the key head that it
-# reads. So **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) turns the cut by tokens into a cut by heads,
-# and back: an all-to-all gives each rank *all* tokens of $H/N$ of the $H$ query heads, attention runs there as if nothing
-# were cut, and a second all-to-all brings the answers back to where their tokens live. Attention cannot begin before the
-# first one has ended, nor the second one before attention has: a rank waits for both.
+# There is another way to split. Heads never read each other: head $h$ of the answer needs only head $h$ of q, and the key head
+# that it reads. So **Ulysses** ([Jacobs et al. 2023](https://arxiv.org/abs/2309.14509)) converts the split by tokens into a split
+# by heads, and back. An all-to-all gives each rank *all* tokens of $H/N$ of the $H$ query heads. Attention runs there as in one
+# process, and a second all-to-all returns the answers to the ranks of their tokens. Attention cannot start before the first has
+# ended, nor the second before attention has: a rank waits for both.
 
 # %%
 ideas.heads_for_tokens()
 
 # %% [markdown]
-# Each box is one head of one rank's tokens. On the left a rank has a row, and the number says to which rank a box goes. On the
-# right a rank has two columns, and the number says where a box came from.
+# Each box is one head of one rank's tokens. On the left a rank has a row, and the number is the rank to which a box goes. On the
+# right a rank has two columns, and the number is the rank from which a box came.
 #
-# Grouped queries need care: $K$ key heads are fewer than the $H$ query heads, and may be fewer than the $N$ ranks. If $N$ divides
-# $K$, each rank gets $K/N$ of them. If $K < N$, each key head goes to the $N/K$ ranks whose query heads read it: with
-# 16 query heads, 4 key heads and 8 ranks, ranks 0 and 1 both need key head 0. There cannot be more than $H$ ranks.
+# Grouped queries need care: the $K$ key heads are fewer than the $H$ query heads, and may be fewer than the $N$ ranks. If $N$
+# divides $K$, each rank gets $K/N$ of them. If $K < N$, each key head goes to the $N/K$ ranks whose query heads read it: with 16
+# query heads, 4 key heads and 8 ranks, ranks 0 and 1 both need key head 0. There cannot be more than $H$ ranks.
 
 # %% [markdown]
 # ### Exercise 6 · `ulysses`
 #
 # Difficulty 4 · 20 minutes · 12 points
 #
-# It works on any differentiable all-to-all, which is given as `exchange`. Within a rank attention is plain:
+# It works with any differentiable all-to-all, which is passed in as `exchange`. Within a rank attention is plain:
 # `scaled_dot_product_attention` with `is_causal=True` and `enable_gqa=True`, imported above.
 
 
@@ -640,35 +642,35 @@ ulysses = lab.grade(ulysses)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `rearrange(q, "b (n h) t c -> n b h t c", n=size)` has one piece a rank; after `exchange` it is
+# `rearrange(q, "b (n h) t c -> n b h t c", n=size)` has one piece per rank; after `exchange` it becomes
 # `"n b h t c -> b h (n t) c"`. The answers take the same way back.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `copies = max(1, size // K)`; `k.repeat_interleave(copies, dim=1)` puts the copies side by side, where the query heads
-# that read them are.
+# `copies = max(1, size // K)`; `k.repeat_interleave(copies, dim=1)` puts the copies side by side, where the query heads that read
+# them are.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Join the pieces of q, k and v along dim 2, one `exchange`, `.split([…], dim=1)`, then
-# `scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)`.
+# Pieces of q, k and v have different numbers of heads but all other sizes equal: join them along the heads for a single exchange,
+# and split the result at the same counts.
 #
 # </details>
 
 # %% [markdown]
-# ## 7 · What travels
+# ## 7 · Bytes sent
 #
-# Three ways are compared: a rank can *gather* all keys and values, pass them round a *ring*, or exchange heads by *Ulysses*.
-# The unit is again what one rank has in keys and values,
+# We compare three ways: a rank can *gather* all keys and values, pass them around a *ring*, or exchange heads with *Ulysses*. The
+# unit is again the keys and values of one rank,
 #
 # $$S = 2 \cdot B \cdot K \cdot \frac TN \cdot C \text{ numbers},$$
 #
-# with $B$ the texts in the batch, here 1. There are $H = 16$ query heads, $K = 4$ key heads, and a head is $C = 16$ wide.
+# with $B$ texts in the batch, here 1. There are $H = 16$ query heads, $K = 4$ key heads, and a head has $C = 16$ numbers.
 #
-# The course's own `gather_attention` stands beside your two. Each runs forward and backward; the group's trace counts the
-# bytes. Then your guess of section 5 meets them.
+# The course's own `gather_attention` is compared with your two. Each runs forward and backward, and the group's trace counts the
+# bytes. Then your guess of section 5 is revealed.
 
 # %% tags=["experiment"]
 from minitrain.parallel.collectives.differentiable import all_to_all
@@ -690,7 +692,7 @@ kinds = {
 
 
 def part_of(group, length):
-    """This rank's q, k and v: how many, not which, is what counts here."""
+    """This rank's q, k and v: only their number of tokens matters here."""
     mine = length // group.size
     return [z[:, :, :mine].clone().requires_grad_() for z in inputs(length)]
 
@@ -725,21 +727,19 @@ measured = of_ring["backward_bytes"] / (whole_kv / 4)  # in S of four ranks
 lab.reveal("ring_backward", measured, ranks=4)
 
 # %% [markdown]
-# **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, to have all keys everywhere, and $N-1$ in backward, to bring
-# their gradients home. A *ring* sends $N-1$ in forward, and in backward $N-1$ for blocks, $N-1$ for gradients. In *Ulysses*
-# a rank keeps $1/N$ of what it has and sends the rest: $H$ heads of q, $H$ of answers, and $\max(K, N)$ of keys and of values
-# (copies where $K < N$). $S$ counts $K$ heads of keys with their values, so one head of both is $S/K$ numbers; a head of q
-# with its answer is as large:
+# **Explain**, in units of $S$. *Gather* sends $N-1$ in forward, the keys, and $N-1$ in backward, their gradients. The *ring*
+# sends $N-1$ in forward, and in backward $N-1$ for blocks and $N-1$ for gradients. In *Ulysses* a rank keeps $1/N$ of its tensors
+# and sends the rest: $H$ heads of q, $H$ of answers, and $\max(K, N)$ each of keys and of values (copies where $K < N$). $S$
+# counts $K$ heads of keys with their values, so one head of both is $S/K$ numbers, and so is one head of q with its answer:
 #
-# $$\text{Ulysses} = \frac{N-1}{N} \cdot \frac{H + \max(K, N)}{K} \; S \quad \text{each way}.$$
+# $$\text{Ulysses} = \frac{N-1}{N} \cdot \frac{H + \max(K, N)}{K} \; S \quad \text{in each direction}.$$
 #
-# On 16 ranks this is $\tfrac{15}{16} \cdot \tfrac{16 + 16}{4} = 7.5$ each way, 15 in all, against 45 for the ring and 30 for
-# gathering.
+# On 16 ranks this is $\tfrac{15}{16} \cdot \tfrac{16 + 16}{4} = 7.5$ in each direction, 15 in all, against 45 for the ring and 30
+# for gathering.
 
 # %% [markdown]
-# The picture divides all that by $N \cdot S$, the keys and values of the whole text, since $S$ itself becomes smaller with more
-# ranks. Gather and ring come near 2 and 3 and stay there. Ulysses falls, **until the heads run out**. (The code that draws
-# it is folded.)
+# The picture divides all of this by $N \cdot S$, the keys and values of the whole text, since $S$ itself shrinks with more ranks.
+# Gather and ring approach 2 and 3 and stay there. Ulysses falls, **until the heads run out**. (The code that draws it is folded.)
 
 # %% tags=["experiment", "folded"]
 forms = {  # in S, forward and backward
@@ -780,7 +780,8 @@ for n in lab.size("ranks"):
 show.table(both_ways, caption=f"sent by a rank, {T} tokens, float32, counted")
 
 # %% [markdown]
-# **Question**: both ways together, from how many ranks on (of those measured) does Ulysses send fewer bytes than the ring?
+# **Question**: forward and backward together, from how many ranks on (of those measured) does Ulysses send fewer bytes than the
+# ring?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -792,13 +793,13 @@ ulysses_from = 4
 lab.answer("ulysses_from", ulysses_from)
 
 # %% [markdown]
-# ## 8 · What is kept
+# ## 8 · Bytes kept
 #
-# The text was cut to save memory. Who saves how much? A fourth kind joins, *scores*: it gathers the keys and then uses the
-# attention of e01, which writes out all scores of its queries, $T/N \times T$ numbers a head.
+# The text was split to save memory. How much does each way save? A fourth is added, *scores*: it gathers the keys and then uses
+# the attention of e01, which materializes all scores of its queries, $T/N \times T$ numbers per head.
 #
-# `MemoryLedger` counts the bytes of all tensors. Two numbers are taken: the *peak* during forward, on the rank with most, and
-# what autograd *keeps* for backward.
+# `MemoryLedger` counts the bytes of all tensors. We take two numbers: the *peak* during forward, on the rank with the highest,
+# and the bytes that autograd *keeps* for backward.
 #
 # **Predict**: 1,024 tokens, 8 ranks. By what factor is the peak of *scores* higher than that of your ring?
 
@@ -858,19 +859,20 @@ ratio = peak["scores", lengths[-1]] / peak["ring", lengths[-1]]
 lab.reveal("peak", ratio, ranks=held_ranks)
 
 # %% [markdown]
-# **Explain** the peak: a matrix of scores has $T/N \times T$ numbers a head, and *scores* holds three at once: scores, scores with
-# the mask, weights. Your ring holds one of a pair of halves, $T/2N \times T/2N$, which it changes in place:
+# **Explain** the peak: a matrix of scores has $T/N \times T$ numbers per head, and *scores* holds three at once: the scores, the
+# scores with the mask, and the weights. Your ring holds only one, for a pair of halves, $T/2N \times T/2N$, which it changes in
+# place:
 #
 # $$3 \cdot \frac{T/N \cdot T}{(T/2N)^2} = 12N, \qquad 12 \cdot 8 = 96.$$
 #
-# The measured ratio is smaller, as both also hold what is no score: q, keys, values and answers. These grow with $T$, scores
-# with $T^2$, so the ratio rises toward 96: from less than 8 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512
-# scores a head. A rank's queries, 128 at most here, do not fill one, so it still grows almost as fast as *scores*;
-# `scaled_dot_product_attention` in Ulysses works in smaller tiles.
+# The measured ratio is smaller, since both also hold q, keys, values and answers. These grow with $T$, scores with $T^2$, so the
+# ratio rises toward 96: from less than 8 at 128 tokens to 26 at 1,024. Gather works in tiles of at most 256 x 512 scores per
+# head. The 128 queries of a rank do not fill a tile, so gather still grows almost as fast as *scores*; Ulysses, with
+# `scaled_dot_product_attention`, works in smaller tiles.
 
 # %% [markdown]
-# The folded cell draws both numbers against the length of the text, on logarithmic axes: a slope of 1 is growth with $T$,
-# a slope of 2 with $T^2$. Dashed are the closed forms of what is kept, explained below.
+# The folded cell draws both numbers against the length of the text, on logarithmic axes: a slope of 1 means growth with $T$, a
+# slope of 2 with $T^2$. The dashed lines are the closed forms of the bytes kept, explained below.
 
 # %% tags=["experiment", "folded"]
 per_token = {  # bytes kept for each token of the text, where no score is kept
@@ -918,22 +920,22 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain** what is kept: for each of its tokens a rank needs q and the answer, $HC$ numbers each, $H$ numbers of lse, and
-# keys and values. In float32, for each token of the *text*, that is
+# **Explain** the bytes kept: for each of its tokens a rank needs q and the answer, $HC$ numbers each, $H$ numbers of lse, and
+# keys and values. In float32, per token of the *text*, that is
 #
 # $$\text{ring: } \frac{4\,(2HC + H + 2KC)}{N}, \qquad
 # \text{gather: } \frac{4\,(2HC + H)}{N} + 4 \cdot 2KC \text{ bytes}.$$
 #
-# With the lab's numbers on 8 ranks these are 328 and 776 bytes. More ranks make all terms of the ring smaller. Gather keeps all
-# keys and values on every rank, a term that no number of ranks makes smaller. Ulysses keeps what the ring keeps, with $\max(K, N)$ in place
-# of $K$ key heads.
+# With the lab's sizes on 8 ranks these are 328 and 776 bytes. More ranks shrink all terms of the ring. Gather keeps all keys and
+# values on every rank, a term that more ranks do not shrink. Ulysses keeps as much as the ring, with $\max(K, N)$ in place of $K$
+# key heads.
 
 # %% [markdown]
 # ## 9 · Who waits
 #
-# Back to the order of tokens. The next cells count the FLOPs of your `ring_forward` on each rank, in both orders. The counter adds
-# up the FLOPs of matmuls; it does not time them. A half-block on the diagonal counts whole: `attend` computes it all and masks it
-# afterwards.
+# Back to the order of tokens. The next cells count the FLOPs of your `ring_forward` on each rank, in both orders. The counter
+# adds up the FLOPs of matmuls; it does not time them. A half-block on the diagonal counts in full: `attend` computes all of it
+# and masks it afterwards.
 
 # %% tags=["experiment"]
 from minitrain.measure.flops import counted_flops
@@ -967,8 +969,8 @@ lab.experiment("balance", balance)
 
 # %% [markdown]
 # The picture of the title, with your own numbers below it: above, which rank (colour) computes which half-block of the mask, and
-# in which step (number, from 0 as in section 2); below, the FLOPs that were counted. In contiguous order rank 0 has nothing to do
-# after step 0.
+# in which step (number, from 0 as in section 2); below, the counted FLOPs. In contiguous order rank 0 has nothing to do after
+# step 0.
 
 # %% tags=["picture", "folded"]
 from itertools import product
@@ -1026,18 +1028,18 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: count half-blocks of $T/2N \times T/2N$ pairs, with those on the diagonal whole. In contiguous order rank $r$ has the chunks
-# $2r$ and $2r + 1$. Chunk $c$ reads itself and the $c$ chunks before it, which makes $c + 1$ half-blocks. So
+# **Explain**: count half-blocks of $T/2N \times T/2N$ pairs, with those on the diagonal in full. In contiguous order rank $r$ has
+# the chunks $2r$ and $2r + 1$. Chunk $c$ reads itself and the $c$ chunks before it, which makes $c + 1$ half-blocks. So
 #
 # $$\text{contiguous: } (2r + 1) + (2r + 2) = 4r + 3, \qquad
 # \text{zig-zag: } (r + 1) + (2N - r) = 2N + 1,$$
 #
-# the second **whichever $r$** is: 3 half-blocks in the first step, 2 in each other. On four ranks contiguous order gives 3, 7,
-# 11 and 15, a mean of 9; zig-zag gives 9 to each. (Section 3 said 1 : 7 where this says 3 : 15: there a triangle on the diagonal
+# the second **for every $r$**: 3 half-blocks in the first step, 2 in each other. On four ranks contiguous order gives 3, 7, 11
+# and 15, a mean of 9; zig-zag gives 9 to each. (Section 3 found 1 : 7, and this is 3 : 15: there, a triangle on the diagonal
 # counted half.)
 
 # %% [markdown]
-# **Question**: a ring lasts as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
+# **Question**: a ring takes as long as its busiest rank. On eight ranks, how many times as fast is zig-zag, by `balance`?
 
 # %% tags=["question"]
 of_eight = [row for row in balance if row["ranks"] == 8]
@@ -1061,13 +1063,14 @@ for order, flops in at8.items():
 show.table(shown, caption="MFLOP of eight ranks in one forward ring, counted")
 
 # %% [markdown]
-# **When is the ring free?** Section 2 found that messages cost nothing while $t_x \le t_c$. With $t$ tokens a rank, the pairs to compute
-# grow as $t^2$, the keys and values to send as $t$. So there is a length from which on a ring hides all its messages.
+# **When is the ring free?** Section 2 found that messages cost no time as long as $t_x \le t_c$. With $t$ tokens per rank, the
+# pairs to compute grow as $t^2$, the keys and values to send as $t$. So there is a length from which on a ring hides all its
+# messages.
 #
-# **Question**: from how many tokens a rank does a ring of eight compute as long as it sends, on H100s with InfiniBand? The
-# cell takes your counted FLOPs and bytes, half of these since bfloat16 has half the bytes of float32, and *computes* seconds from two
-# rates of [ml-engineering](https://github.com/stas00/ml-engineering): 794 TFLOP/s, and the 36.75 GB/s that arrive of InfiniBand's
-# 400 Gb/s. What it prints has not been timed.
+# **Question**: with how many tokens per rank does a ring of eight compute for as long as it sends, on H100s with InfiniBand? The
+# cell takes your counted FLOPs and half of your bytes, as bfloat16 has half the bytes of float32, and *computes* seconds from two
+# rates of [ml-engineering](https://github.com/stas00/ml-engineering): 794 TFLOP/s, and the 36.75 GB/s reached over InfiniBand of
+# 400 Gb/s. The seconds that it prints were not measured.
 
 # %% tags=["question"]
 rank0 = next(r for r in balance if (r["order"], r["ranks"]) == ("zigzag", 8))
@@ -1085,28 +1088,29 @@ print(f"{t} tokens a rank: {times[0]} to compute, {times[1]} to send")
 lab.answer("tokens_to_hide", tokens_to_hide)
 
 # %% [markdown]
-# **Explain**: a pair of query and key costs $4C$ FLOPs a head, $2C$ for the score and $2C$ for the value. In one step a rank of a
-# zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With
+# **Explain**: a pair of query and key costs $4C$ FLOPs per head, $2C$ for the score and $2C$ for the value. In one step a rank of
+# a zig-zag ring computes two half-blocks, $2 \cdot 4HC\,(t/2)^2 = 2HC\,t^2$ FLOPs, and sends $2KC\,t$ numbers of 2 bytes. With
 # $R$ FLOP/s and $\beta$ bytes/s the two take equally long at
 #
 # $$t = \frac{4KC}{2HC} \cdot \frac{R}{\beta} = 2\,\frac{K}{H} \cdot \frac{R}{\beta}, \qquad
 # 2 \cdot \frac14 \cdot \frac{794 \cdot 10^{12}}{36.75 \cdot 10^9} = 10{,}800 \text{ tokens.}$$
 #
-# Few key heads make a ring cheap: they are what travels. The first step computes three half-blocks and the last one sends nothing,
-# so a whole ring of eight needs 18% less, the 8,900 of your answer. Liu et al. find $R/\beta$ itself; they have as many key heads
-# as query heads, and no causal mask.
+# Few key heads make a ring cheap: only they are sent. The first step computes three half-blocks and the last sends nothing, so a
+# ring of eight has 17/16 of this computation and 7/8 of the messages: 18% fewer tokens, the 8,900 of your answer. Liu et al. find
+# $R/\beta$, with as many key heads as query heads and no causal mask.
 
 # %% [markdown]
-# **Takeaway**: a text of 1,024 tokens on eight ranks: at its peak your ring held 26 times fewer bytes than written-out scores. In
-# zig-zag the busiest of four ranks computed 1.00 times an even share of the FLOPs, in contiguous order 1.67 times. A ring takes any
-# $N$, and hides its messages once texts are long; Ulysses sends less from some $N$ on, waits for all of it, and ends at $H$ ranks.
+# **Takeaway**: with a text of 1,024 tokens on eight ranks, your ring held at its peak 26 times fewer bytes than written-out
+# scores. In zig-zag order the busiest of four ranks computed 1.00 times an even share of the FLOPs, in contiguous order 1.67
+# times. A ring takes any $N$, and hides its messages once texts are long; Ulysses sends less from some $N$ on, but waits for all
+# of it, and ends at $H$ ranks.
 
 # %% [markdown]
 # > **On GPUs.** This lab has not been run over several GPUs yet. Llama 3 trained on 131,072 tokens over 16 ranks in this
-# > order, and *gathers* keys: 8 key heads are small beside the computing, and masks between documents are easier (section 3.3.2).
-# > Ulysses inside a node and a ring between nodes combine, too.
+# > order, but *gathers* keys: 8 key heads are small beside the computation, and masks between documents are easier (section 3.3.2).
+# > Ulysses inside a node and a ring between nodes can be combined, too.
 #
-# Every cut so far can be one axis of a mesh. Next: [e02f · Four dimensions](e02f_four_dimensions.ipynb).
+# Every kind of parallelism so far can be one axis of a mesh. Next: [e02f · Four dimensions](e02f_four_dimensions.ipynb).
 
 # %%
 lab.score(read="minitrain/parallel/context/ring.py")

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # e02f · Four dimensions
 #
-# **Data, tensor, pipeline and expert parallel, any three at a time, and the result of one process to ten digits. You write the
-# mesh, the norm that counts every element once, and the order of ranks that keeps the chatty ones together.**
+# **Data, tensor, pipeline and expert parallelism, up to three at a time, with the result of one process to ten digits. You write
+# the mesh, the gradient norm that counts every element once, and the order of ranks that keeps the axes with the most traffic
+# inside a node.**
 #
-# 90 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) ·
-# [map of the course](index.ipynb)
+# 90 minutes · CPU is enough · before: [e02c · Pipeline parallel](e02c_pipeline_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: a mesh, copies, the gradient norm and its clipping, traffic counted edge by edge, and placement. You end with
-# this picture: the same eight ranks placed badly and well.
+# You build a mesh, the count of a parameter's copies, the gradient norm and clipping, the count of traffic between nodes, and the
+# placement of ranks. By the end you will have made this picture: the same eight ranks placed badly and well.
 #
 # ![Eight ranks on two nodes, twice: placed badly every tensor-parallel message leaves its node, placed well none does](../labs/pictures/e02f_four_dimensions.png)
 
@@ -22,40 +22,40 @@ lab = Lab("e02f_four_dimensions")
 # %% [markdown]
 # ## 1 · Ranks on a grid
 #
-# Each way to cut a step has its limit. Data parallelism ends where the batch has no more rows to share; tensor parallelism
-# where its messages leave the node; a pipeline where its bubble eats what it gains. No single way reaches 16,000 GPUs, but
-# their *product* does: 128 × 8 × 16.
+# Each way to split a step has its limit. Data parallelism ends where the batch has no more sequences to divide, tensor
+# parallelism where its messages leave the node, and a pipeline where its bubble costs as much as another stage gains. No single
+# way reaches 16,000 GPUs, but their *product* does: 128 × 8 × 16 = 16,384.
 #
-# A **mesh** gives every rank a place on named axes. Along **dp** the ranks have different rows of the batch, along **tp**
-# different heads and slices of matrices, along **pp** different layers, along **ep** different experts, along **cp**
-# different tokens of a row. Here are eight ranks on three axes of size 2:
+# A **mesh** gives every rank a place on named axes. Along **dp** the ranks have different sequences of the batch, along **tp**
+# different heads and slices of matrices, along **pp** different layers, along **ep** different experts, and along **cp**
+# different tokens of a sequence. Here are eight ranks on three axes of size 2:
 
 # %%
 ideas.mesh_lines()
 
 # %% [markdown]
-# A rank's number and its coordinates say the same. Let $n_\text{dp}$ and $n_\text{tp}$ be the sizes of two axes, and $i$
-# the coordinates, counted from 0. On `Mesh(dp=2, tp=4)` the **last** axis varies fastest, as the last digit of a number
-# does:
+# A rank's number and its coordinates carry the same information. Let $n_\text{dp}$ and $n_\text{tp}$ be the sizes of two axes,
+# and $i$ the coordinates, counted from 0. On `Mesh(dp=2, tp=4)` the **last** axis varies fastest, like the last digit of a
+# number:
 #
 # $$\text{rank} = i_\text{dp} \cdot n_\text{tp} + i_\text{tp}, \qquad 5 = 1 \cdot 4 + 1 .$$
 #
-# With more axes it is the same, digit by digit: a decimal number is a mesh whose axes all have size 10.
+# With more axes it works the same way, digit by digit: a decimal number is a rank on a mesh whose axes all have size 10.
 
 # %% [markdown]
-# The ranks that differ along one axis only are a **line**: joined in the picture, they are the group that talks when
-# gradients are summed along dp, or activations along tp; one shade is one line. Along two axes it is a *plane*. Move the
-# handles: the order of the axes decides how far apart the members of a line are, and with that, whether it leaves its node
-# (dashed).
+# The ranks that differ along one axis only form a **line**. They are joined and have the same shade in the picture: they are the
+# group that communicates when gradients are summed along dp, or activations along tp. The ranks that differ along two axes form a
+# *plane*. Move the sliders: the order of the axes decides how far apart the members of a line are, and therefore whether the line
+# leaves its node (dashed).
 
 # %% [markdown]
 # ### Exercise 1 · `Mesh`
 #
 # Difficulty 2 of 5 · 12 minutes · 14 points
 #
-# Write `coordinates` and `ranks`. On `Mesh(dp=2, tp=4)` rank 5 is dp 1, tp 1. Its line along tp is [4, 5, 6, 7], all that share
-# its other coordinates; along dp, [1, 5]; along ("dp", "tp"), a plane, all eight. The list is always in
-# order of rank.
+# Write `coordinates` and `ranks`. On `Mesh(dp=2, tp=4)`, rank 5 has the coordinates dp 1, tp 1. Its line along tp is [4, 5, 6,
+# 7], all ranks that share its other coordinates; its line along dp is [1, 5]; along ("dp", "tp") its plane has all eight ranks.
+# The list is always in order of rank.
 
 
 # %% tags=["exercise"]
@@ -69,7 +69,7 @@ class Mesh:
         return self.shape[self.axes.index(axis)]
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is: {"dp": 1, "tp": 1}, axes in the mesh's order."""
+        """Those of a rank: {"dp": 1, "tp": 1}, axes in the mesh's order."""
         ### BEGIN SOLUTION
         places = {}
         for axis in reversed(self.axes):
@@ -89,7 +89,7 @@ class Mesh:
         return [r for r in every if all(where[r][a] == here[a] for a in fixed)]
         ### END SOLUTION
 
-    def group(self, group, axes):  # this rank's line, to talk on
+    def group(self, group, axes):  # of this rank's line
         return group.split(self.ranks(axes, group.rank)[0])
 
     def check(self, ranks: int):
@@ -106,7 +106,7 @@ Mesh = lab.grade(Mesh)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Coordinates are the digits of a number whose bases are the sizes: `divmod(rank, size)` takes the last digit off.
+# Coordinates are the digits of a number whose bases are the sizes of the axes: `divmod(rank, size)` splits off the last digit.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -116,15 +116,16 @@ Mesh = lab.grade(Mesh)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `for axis in reversed(self.axes): rank, places[axis] = divmod(rank, self[axis])`, then a dict in the mesh's order. In
-# `ranks`, make a list of one string: `[axes] if isinstance(axes, str) else axes`.
+# `coordinates`: the digits come out from the last axis to the first, so reverse them for the mesh's order. `ranks`: a single name
+# is a string; make a list of it first.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: five axes at once, on your `Mesh`. A box is a rank, its stripes say which layers, heads and rows it holds, and experts
-# and tokens too once ep or cp is above 1; stripes of one shade hold the same. Arrows join one rank's group along an axis, dashed
-# where they leave the node. Move the sliders: which axis cuts what? Whose group leaves its node first?
+# **Run**: five axes at once, on your `Mesh`. A box is a rank. Its stripes show which layers, heads and sequences it holds, and
+# which experts and tokens once ep or cp is above 1; stripes of one shade hold the same. Arrows join one rank's group along an
+# axis, dashed where they leave the node. Move the sliders: what does each axis divide? Which group is the first to leave its
+# node?
 
 # %%
 AXES = ("pp", "dp", "ep", "cp", "tp")
@@ -148,18 +149,18 @@ widgets.explore(draw, **sizes, **others)
 # %% [markdown]
 # ## 2 · Who holds the same
 #
-# Now a real model on eight ranks, cut by the code of the other labs. Some of its parameters are cut along an axis, others
-# are copied along it; most mistakes are about *which*. For each parameter `layout_of` says two things:
+# A real model on eight ranks, divided by the code of the other labs. Some parameters are split along an axis, others copied; most
+# mistakes come from confusing the two. For each parameter, `layout_of` returns two sets of axes:
 #
-# - **split**: the ranks along these axes hold *different* elements. A layer is on one stage only: "pp" splits it.
-# - **partial**: each rank's gradient is only a *part* of the sum along these axes, because each has seen other rows or
-#   tokens, until `MeshModel.backward` adds the parts up. After that, all have the same.
+# - **split**: the ranks along these axes hold *different* elements. A layer is on one stage only, so "pp" splits it.
+# - **partial**: the gradient on each rank is only a *part* of the sum along these axes, because each rank has processed other
+#   sequences or tokens, until `MeshModel.backward` adds the parts up. After that, all ranks have the same sum.
 #
-# Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**. The one
-# exception, along pp, comes below.
+# Along an axis that does not split it, a parameter is the same on every rank: these are its **copies**. The one exception, along
+# pp, comes below.
 
 # %% [markdown]
-# **Predict**: pp = dp = tp = 2. How many of the eight ranks hold the weight of block 0's first RMSNorm?
+# **Predict**: pp = dp = tp = 2. How many of the eight ranks hold the weight of the first RMSNorm in block 0?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -169,8 +170,8 @@ guess = 4
 lab.predict("norm_copies", guess)
 
 # %% [markdown]
-# The folded cell has a small model in float64 and the same with four experts, two microbatches, and `part_of_model`, which gives a rank
-# its part of the model on a mesh.
+# The folded cell defines a small model in float64, the same with four experts, two microbatches, and `part_of_model`, which
+# returns a rank's part of the model on a mesh.
 
 # %% tags=["folded"]
 from minitrain.data.loader import Batch
@@ -229,31 +230,31 @@ show.table(
 )
 
 # %% [markdown]
-# Here are three kinds of parameter on these eight ranks. One colour is one and the same part:
+# Here are three kinds of parameter on these eight ranks. Ranks of one colour hold the same part:
 
 # %%
 ideas.counted_once()
 
 # %% [markdown]
-# An RMSNorm's weight in block 0 is on the first stage only, and neither dp nor tp cuts it: $2 \cdot 2 = 4$ ranks hold the same. Move
-# the handle to a matrix: tp cuts it in two, so that each half has 2 copies.
+# The weight of an RMSNorm in block 0 is on the first stage only, and neither dp nor tp splits it: $2 \cdot 2 = 4$ ranks hold the
+# same. Move the slider to a matrix: tp splits it in two, so each half has 2 copies.
 #
-# The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the
-# last one to make logits, and the stages between need it not at all: two stages hold it, always. So "pp"
-# does not split it. Its gradient has two parts, one of each use, on these two stages: "pp" is in `partial`. The last choice of
-# the handle has four stages.
+# The third is the exception. The *tied table* is embedding and head in one. The first stage needs it to look tokens up, the last
+# one to compute logits, and the stages between do not need it: it is always on exactly two stages. So "pp" does not split it. Its
+# gradient has two parts, one from each use, on these two stages: "pp" is in `partial`. The last position of the slider has four
+# stages.
 
 # %% [markdown]
-# In general: the number of copies is a product over axes, and you decide which axes are in it.
+# In general, the number of copies is a product of the sizes of some axes, and you decide which.
 
 # %% [markdown]
 # ### Exercise 2 · `copies`
 #
 # Difficulty 3 · 10 minutes · 8 points
 #
-# Axes in `split` contribute 1, others their size. "pp" is always in one of the two: in `split` for a layer, or with a single
-# stage; in `partial` for a tied table on several stages, of which exactly two hold it. For all other axes: does it matter
-# whether the gradient was partial? A mesh may lack axes.
+# Axes in `split` contribute a factor of 1, others their size. "pp" is always in one of the two sets: in `split` for a layer, or
+# if there is a single stage; in `partial` for a tied table on several stages, of which exactly two hold it. For all other axes:
+# does it matter whether the gradient was partial? A mesh may have fewer axes than `split` and `partial` name.
 
 
 # %% tags=["exercise"]
@@ -276,17 +277,17 @@ copies = lab.grade(copies)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# A product over `mesh.axes`, which leaves two kinds of axes out.
+# It is a product over `mesh.axes` that leaves out two kinds of axes.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Leave out the axes in `layout.split`, and "pp", which is never a plain factor. `mesh[axis]` is an axis' size.
+# Leave out the axes in `layout.split`, and "pp", which is never an ordinary factor. `mesh[axis]` is the size of an axis.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Start from `2 if "pp" in layout.partial else 1`: two stages hold a tied table, however many stages there are.
+# The factor of "pp" is 1 or 2: two stages hold a tied table, however many stages there are.
 #
 # </details>
 
@@ -298,26 +299,26 @@ copies = lab.grade(copies)
 #
 # $$\lVert g \rVert = \sqrt{\textstyle\sum_e g_e^2}$$
 #
-# No rank has all of $g$. Two mistakes are easy to make. Whoever stays on the rank misses the slices and stages of the others.
-# Whoever adds up the squares of all ranks counts copies several times: the RMSNorm's weight above would count four times, a
-# matrix twice. In neither case does anything break. With the first, ranks clip too little, and by different factors, so that
-# copies drift apart; with the second, all clip too much. The loss looks normal for a long time.
+# No rank has all of $g$, and two mistakes are easy to make. A norm computed on each rank alone misses the slices and stages of
+# the others. A sum of squares over all ranks counts copies several times: the RMSNorm weight above four times, a matrix twice. In
+# neither case does anything break. In the first, ranks clip too little, and by different factors, so that copies drift apart; in
+# the second, all clip too much. The loss looks normal for a long time.
 
 # %% [markdown]
 # If $c_e$ ranks hold element $e$, let each of them add $1/c_e$ of its square:
 #
 # $$\lVert g \rVert^2 = \sum_r \;\sum_{e \text{ on rank } r} \frac{g_e^2}{c_e} .$$
 #
-# Each element then counts $c_e \cdot 1/c_e = 1$ time, and one number a rank must travel.
+# Each element then counts $c_e \cdot 1/c_e = 1$ time, and each rank has to send only one number.
 
 # %% [markdown]
 # ### Exercise 3 · `gradient_norm`
 #
 # Difficulty 4 · 12 minutes · 12 points
 #
-# Write the formula above. `layout_of(p)` is a parameter's layout, as in section 2; `lines.mesh` is the mesh, `lines.world` the
-# group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose `.grad` is None adds nothing. Which comes first,
-# the root or the sum?
+# Write the formula above. `layout_of(p)` is the layout of a parameter, as in section 2; `lines.mesh` is the mesh, and
+# `lines.world` is the group of all ranks, whose `all_reduce(x)` returns the sum. A parameter whose `.grad` is None adds nothing.
+# Which comes first, the root or the sum?
 
 
 # %% tags=["exercise"]
@@ -342,18 +343,18 @@ gradient_norm = lab.grade(gradient_norm)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Add up squares on this rank, then one all-reduce over `lines.world`, then the root.
+# Add up squares on this rank, then do one all-reduce over `lines.world`, then take the root.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# If c ranks add the same square, let each add 1/c of it: `copies(layout_of(p), lines.mesh)`.
+# If c ranks add the same square, each of them adds 1/c of it: `copies(layout_of(p), lines.mesh)`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `square += p.grad.double().square().sum() / copies(layout_of(p), lines.mesh)`, from
-# `square = torch.zeros((), dtype=torch.float64)`.
+# Start from a float64 zero, so that a rank without gradients also has a number to send. Convert a gradient to float64 *before*
+# you square it.
 #
 # </details>
 
@@ -362,13 +363,13 @@ gradient_norm = lab.grade(gradient_norm)
 #
 # Difficulty 2 · 5 minutes · 8 points
 #
-# Clipping shortens $g$ to at most a given `limit` and keeps its direction. So all elements, on all ranks, are multiplied by
-# one factor, as in PyTorch
+# Clipping shortens $g$ to at most a given `limit` and keeps its direction. So all elements, on all ranks, are multiplied by one
+# factor, as in PyTorch
 #
 # $$f = \frac{\text{limit}}{\lVert g \rVert + 10^{-6}},$$
 #
-# and where $f$ is above 1 nothing changes. It multiplies every `.grad` that is not None, in place. `parameters` may be a
-# generator, which can be iterated once. Return the norm as `gradient_norm` gives it, a float64 scalar.
+# and where $f$ is 1 or more nothing changes. Multiply every `.grad` that is not None, in place. `parameters` may be a generator,
+# which can be iterated only once. Return the norm before clipping as `gradient_norm` gives it, a float64 scalar.
 
 
 # %% tags=["exercise"]
@@ -392,7 +393,7 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# First `parameters = list(parameters)`: the norm walks them, and you walk them again.
+# First `parameters = list(parameters)`: the norm iterates over them, and so do you afterwards.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -402,18 +403,18 @@ clip_on_mesh = lab.grade(clip_on_mesh)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# If `factor < 1`: `p.grad *= factor` for each parameter that has a gradient. `return norm`.
+# Only a factor below 1 changes anything. Scale each `.grad` with an operation that works in place.
 #
 # </details>
 
 # %% [markdown]
 # ## 4 · Equal to one process
 #
-# The oracle of all parallel training is one process: same model, same batch, one step of clipped gradient descent. On five
-# meshes, three axes at a time, loss, norm and **every weight** must equal those of one process. Losses alone prove little,
-# because they are computed before any gradient has been summed. (About ten seconds on two cores.)
+# The oracle of all parallel training is one process: the same model, the same batch, one step of clipped gradient descent. On
+# five meshes, each with three axes, loss, norm and **every weight** must equal those of one process. The loss alone proves
+# little, because it is computed before any gradient has been summed. (This takes about ten seconds on two cores.)
 #
-# The folded cell defines `one_process` and `on_meshes`, which make the same step and give the loss, the norm before clipping
+# The folded cell defines `one_process` and `on_meshes`, which make the same step and return the loss, the norm before clipping
 # and the weights after it.
 
 # %% tags=["folded"]
@@ -487,27 +488,30 @@ show.table(
 lab.experiment("equal", equal)
 
 # %% [markdown]
-# **Explain**: a step is a sum over tokens, and each axis only regroups that sum. Floating-point addition depends on the
-# order, and so the last digit may differ: near 1, two neighbouring float64 numbers are $2 \cdot 10^{-16}$ apart. The table shows a few such distances, or none. Had one copy been counted twice, the first digits would differ.
+# **Explain**: a step is a sum over tokens, and each axis only regroups that sum. The result of floating-point addition depends on
+# the order, so the last digits may differ: near 1, neighbouring float64 numbers are $2 \cdot 10^{-16}$ apart, near 4 (the loss)
+# $9 \cdot 10^{-16}$. The table shows at most a few such distances. Had one copy been counted twice, the first digits would
+# differ.
 
 # %% [markdown]
 # ## 5 · Where ranks sit
 #
-# The weights are right on every mesh, in every order of its axes. The order is free, then, and it can be chosen for speed.
-# Links inside a node are about ten times as fast as those between nodes, and ranks fill nodes by number: here four share
-# one. In the picture of section 1, the lines of the *first* axis leave the node, those of the other two stay inside. So the
-# question is how much is said along which axis.
+# The weights are right on every mesh, for every order of its axes. So the order can be chosen for speed. Links inside a node are
+# about ten times as fast as those between nodes, and ranks fill the nodes in order: here four share one. In the picture of
+# section 1, the lines of the *first* axis leave the node, and those of the other two stay inside. So the question is how many
+# bytes are sent along each axis.
 
 # %% [markdown]
-# Let $A$ be the elements of one microbatch's activations on a rank: 4 rows × 64 tokens × width 16 = 4,096. Each of 2
-# microbatches passes the 2 layers of a stage. A ring all-reduce between two ranks makes each send as many elements as the
-# tensor has, $2(N-1)/N = 1$ for $N = 2$.
+# Let $A$ be the number of elements in the activations of one microbatch on a rank: 4 sequences × 64 tokens × width 16 = 4,096.
+# Each of 2 microbatches passes through the 2 layers of a stage. In a ring all-reduce between two ranks, each sends as many
+# elements as the tensor has: $2(N-1)/N = 1$ for $N = 2$.
 
 # %% [markdown]
-# - **tp** sums activations four times a layer and microbatch: after attention and after the MLP, in forward and in backward.
-# - **pp** passes them on once: a rank of the first stage sends each microbatch's $A$ forward, one of the second sends as much
-#   back.
-# - **dp** sums gradients once a step, about 3,900 elements on a rank, however long the microbatches.
+# - **tp** sums activations four times per layer and microbatch: after attention and after the MLP, in forward and in backward.
+#   That is 4 · 2 · 2 = 16 $A$ per rank.
+# - **pp** passes them on once per microbatch: a rank of the first stage sends $A$ forward, one of the second sends as much back.
+#   That is 2 $A$.
+# - **dp** sums gradients once per step, about 3,900 elements on a rank, whatever the size of the microbatches.
 #
 # **Predict**, for pp = dp = tp = 2: what share of the bytes that a rank sends goes along tp?
 
@@ -519,8 +523,8 @@ guess = 0.8
 lab.predict("tp_share", guess, unit="share")
 
 # %% [markdown]
-# The folded cell defines `talk`, which makes a step for each of several orders of axes and gives the bytes of every message that a rank sent,
-# along which axis, and whether its receiver sits in the same node.
+# The folded cell defines `talk`, which makes a step for each of several orders of axes and returns the bytes that a rank sent
+# along each axis, and how many of them went to a receiver in the same node or in another.
 
 # %% tags=["folded"]
 from collections import Counter
@@ -572,16 +576,16 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: the estimate leaves small things out, and the counted share is a little higher: tp also sums in the embedding,
-# in the head's backward and in the loss, for it cuts the vocabulary too. What matters is how the parts grow: tp's and pp's
-# bytes with the tokens, dp's with the parameters alone.
+# **Explain**: the counted share is a little higher, because tp also sums in the embedding, in the backward of the head and in the
+# loss: it splits the vocabulary too. What matters is how the parts grow: the bytes of tp and pp with the tokens, those of dp only
+# with the parameters.
 #
-# Now to the wires. Along an axis $a$ every rank sends $s_a$ bytes a step to the next of its line, and the last to the first.
-# If $x_a$ ranks have their next one on *another* node, then
+# Now to the network. Along an axis $a$ every rank sends $s_a$ bytes per step to the next rank of its line, and the last to the
+# first. If $x_a$ ranks have their next one on *another* node, then
 #
 # $$B = \sum_a x_a\,s_a$$
 #
-# bytes leave their node. For eight ranks in nodes of four, the picture of section 1 says $x_a = 8$ for the first axis, whose
+# bytes leave their node. For eight ranks in nodes of four, the picture of section 1 shows $x_a = 8$ for the first axis, whose
 # four lines are each crossed in both directions, and 0 for the others.
 
 # %% [markdown]
@@ -589,9 +593,9 @@ show.bars(
 #
 # Difficulty 3 · 8 minutes · 8 points
 #
-# For meshes of any size $x_a$ has to be counted. Along each axis the ranks of a line form a ring in order: each sends
+# For meshes of any size, $x_a$ has to be counted. Along each axis the ranks of a line form a ring, in order of rank: each sends
 # `sent[axis]` bytes to the next, the last to the first. Ranks r and s share a node if
-# `r // ranks_per_node == s // ranks_per_node`. What is the next rank on an axis of size 1?
+# `r // ranks_per_node == s // ranks_per_node`. Which is the next rank on an axis of size 1?
 
 
 # %% tags=["exercise"]
@@ -616,18 +620,18 @@ bytes_between = lab.grade(bytes_between)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Two loops, over the axes and over all ranks: whom does this rank send to?
+# Use two loops, over the axes and over all ranks: to whom does this rank send?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `line = mesh.ranks(axis, rank)`; its own place in it is `line.index(rank)`. On an axis of size 1 a rank is its own next,
-# and nothing leaves.
+# `line = mesh.ranks(axis, rank)`; its own place in it is `line.index(rank)`. On an axis of size 1 a rank is its own next, and
+# nothing leaves.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `after = line[(line.index(rank) + 1) % len(line)]`; add `sent[axis]` where the two `//` differ.
+# The place after the last is the first: take it modulo the length of the line. Add `sent[axis]` where the two `//` differ.
 #
 # </details>
 
@@ -636,13 +640,12 @@ bytes_between = lab.grade(bytes_between)
 #
 # Difficulty 3 · 8 minutes · 10 points
 #
-# "Chattiest axis last" is a good rule of thumb, and wrong where that axis is longer than a node. Take dp = 2 and tp = 8 on
-# nodes of four; a rank sends 10 bytes along tp, 9 along dp. tp has to leave the node anyway. Placed last, it leaves on 2 of
-# each ring's 8 edges, and dp on all 16 of its own: $4 \cdot 10 + 16 \cdot 9 = 184$. Placed first, tp leaves on 4 of 8, and
-# dp on none: $8 \cdot 10 = 80$.
+# "The axis with the most traffic last" is a good rule of thumb, but wrong where that axis is longer than a node. Take dp = 2 and
+# tp = 8 on nodes of four, where each rank sends 10 bytes along tp and 9 along dp. tp has to leave the node anyway. Placed last,
+# it leaves on 2 of the 8 edges of each of its two rings, and dp on all 16 edges of its own: $4 \cdot 10 + 16 \cdot 9 = 184$.
+# Placed first, tp leaves on 4 of 8 edges, and dp on none: $8 \cdot 10 = 80$.
 #
-# A rule can fail; counting cannot. $k$ axes have $k!$ orders, 120 for five. Of all of them, find the one whose
-# `bytes_between` is least.
+# Counting never fails. $k$ axes have $k!$ orders, 120 for five: find the one whose `bytes_between` is smallest.
 
 
 # %% tags=["exercise"]
@@ -674,12 +677,12 @@ place = lab.grade(place)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `min(meshes, key=lambda mesh: bytes_between(mesh, sent, ranks_per_node))`.
+# `min` with `key=` finds the mesh whose `bytes_between` is smallest.
 #
 # </details>
 
 # %% [markdown]
-# **Run** the example. The rule of thumb says dp first, tp last.
+# **Run** the example. The rule of thumb puts dp first and tp last.
 
 # %% tags=["nbval-check-output"]
 chatty_tp = {"tp": 10, "dp": 9}  # bytes that a rank sends
@@ -689,8 +692,8 @@ for name, mesh in {"chattiest last": rule, "counted": best}.items():
     print(f"{name}: {mesh}, {leaving} bytes between nodes")
 
 # %% [markdown]
-# The rule costs more than twice as much. Now the eight ranks: a real step for each of the six orders, every message counted
-# from its sender to its receiver, beside what your `bytes_between` predicts from three numbers.
+# The order of the rule sends more than twice as much. Now the eight ranks: a real step for each of the six orders, with every
+# message counted from its sender to its receiver, beside the prediction that your `bytes_between` makes from three numbers.
 
 # %% tags=["experiment"]
 from itertools import permutations
@@ -734,12 +737,13 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: the first axis crosses, the others stay inside, and so the six orders fall into three pairs. The sum of all
-# bytes is the same in each. Which of the two quiet axes should go first depends on the model: this one has few parameters
-# beside its batch, so that pp sends more than dp. With a large model and few tokens it is the other way round.
+# **Explain**: the lines of the first axis cross between nodes, those of the others stay inside, so the six orders fall into three
+# pairs. The sum of all bytes is the same in each. Which of the two quieter axes should go first depends on the model: this one
+# has few parameters compared with its batch, so pp sends more than dp. With a large model and few tokens it is the other way
+# round.
 #
-# **Question**: now suppose that only **two** ranks share a node. How many times as much leaves its node in the order tp pp dp
-# as in the best order for such nodes? Your functions and `sent` tell; nothing has to be measured again.
+# **Question**: now suppose that only **two** ranks share a node. How many times as many bytes leave their node in the order tp pp
+# dp as in the best order for such nodes? Your functions and `sent` give the answer; nothing has to be measured again.
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -753,20 +757,20 @@ times_as_much = naive_of_two / bytes_between(best_of_two, sent, 2)
 lab.answer("times_as_much", times_as_much)
 
 # %% [markdown]
-# **Explain**: only the last axis stays in a node of two. In tp pp dp 4.75 + 0.56 MB leave, at best 0.56 + 0.25 MB: 6.6 times as
-# much.
+# **Explain**: in a node of two, only the last axis stays inside. In the order tp pp dp, 4.75 + 0.56 MB leave; in the best, 0.56 +
+# 0.25 MB: a factor of 6.6.
 
 # %% [markdown]
 # ## 6 · Past the node
 #
-# Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), 16,384 H100 in nodes of 8.
-# Each of the dp pipelines has 16 stages and takes 16 sequences of 8,192 tokens a step. Only tp grows, and data parallelism
-# takes what is left, dp = 16,384 / (16 · tp). With that the batch of a step is
+# Now on paper: the planner of e10, the 405B model of [Llama 3](https://arxiv.org/abs/2407.21783), and 16,384 H100 in nodes of 8.
+# Each of the dp pipelines has 16 stages and processes 16 sequences of 8,192 tokens per step. Only tp grows, and data parallelism
+# gets the remaining ranks, dp = 16,384 / (16 · tp). So the batch of a step is
 #
 # $$\frac{16384}{16\,\text{tp}} \cdot 16 \cdot 8192 = \frac{134 \cdot 10^6}{\text{tp}} \text{ tokens.}$$
 #
-# Larger tp means smaller parts of each layer on a GPU, and so less memory; smaller batches; and more ranks that have to talk
-# four times a layer. Everything from here on is **estimated**: nothing ran on such a machine for this lab.
+# A larger tp means smaller parts of each layer on a GPU, and so less memory; smaller batches; and more ranks that have to
+# communicate in every layer. Everything from here on is **estimated**: nothing ran on such a machine for this lab.
 #
 # The folded cell defines `planned`, which asks the planner for one step.
 
@@ -833,15 +837,18 @@ show.figure(
 )
 
 # %% [markdown]
-# **Explain**: up to 8, speed falls slowly, for inside a node tensor parallelism is cheap. But below 8 the model does not fit
-# an H100 (dashed), and at tp 4 a step would have 34 million tokens, twice the published 17 million. Past 8, what each layer
-# sends has to leave the node, through a network card that is a tenth as fast as the links inside, and from 8 to 32 a third
-# of the speed is gone. The published runs below have tp 8: as many as a node has GPUs.
+# **Explain**: below 8 the model does not fit an H100 (dashed), and at tp 4 a step would have 34 million tokens, twice the
+# published 17 million.
+#
+# Speed falls faster and faster, because doubling tp halves the work of a GPU but not the bytes that it sends per layer. At tp 4,
+# 8, 16 and 32 a GPU waits for tp in 4, 9, 17 and 31% of the step, and from 8 to 32 a third of the speed is lost. Past 8 the
+# messages also leave the node; the planner lets all 8 network cards of a node share that traffic, so from 8 to 16 they take only
+# a tenth longer. The published runs below have tp 8, the size of a node.
 
 # %% [markdown]
 # ## 7 · 25,000 GPUs on paper
 #
-# How far can one trust the planner? The three published rows of Llama 3, as they ran, beside what it says of them:
+# How far can you trust the planner? Here are the three published rows of Llama 3, as they ran, beside its estimates:
 
 # %%
 rows_published = []
@@ -854,10 +861,10 @@ for row in published:
 show.table(rows_published, caption="Llama 3 405B, TFLOP/s a GPU")
 
 # %% [markdown]
-# Within 2% on the first two, 6% too low on the third, the one with context parallelism. Now
+# The first two are within 2%; the third, the one with context parallelism, is 6% too low. Now
 # [Meta's whole cluster](https://engineering.fb.com/2024/03/12/data-center-engineering/building-metas-genai-infrastructure/),
-# 24,576 GPUs: all meshes of tp 2 to 32 and pp 4 to 32, with the batch as published, 1 sequence for 8 GPUs. Which is the
-# fastest that fits?
+# 24,576 GPUs: all meshes with tp 2 to 32 and pp 4 to 32, and the batch as published, 1 sequence per 8 GPUs. Which is the fastest
+# that fits?
 
 # %% tags=["experiment"]
 layouts_found = [
@@ -891,8 +898,8 @@ lab.experiment("layouts", layouts_found)
 # %% [markdown]
 # The check above also looks at 16,384 GPUs: there the fastest mesh that fits is the published one, tp 8 and pp 16.
 #
-# **Two questions** about the table of 24,576. What is wrong with its first two meshes: `"memory"`, `"batch"` or `"network"`? And on
-# the fastest mesh that can run, how many GPUs hold the same elements of an RMSNorm's weight?
+# **Two questions** about the table for 24,576 GPUs. What is wrong with its first two meshes: `"memory"`, `"batch"` or
+# `"network"`? And on the fastest mesh that can run, how many GPUs hold the same elements of an RMSNorm weight?
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -910,10 +917,10 @@ lab.answer("why_not", why_not)
 lab.answer("norm_holders", norm_holders)
 
 # %% [markdown]
-# The second mesh is over by 0.2 GiB only, less than the planner's error. But a real run also needs some gigabytes free, so it does not fit.
-# In the fastest mesh that fits, tp 8 · dp 192 = 1,536 GPUs hold that weight.
+# The second mesh exceeds the memory by 0.2 GiB only, less than the planner's error. But a real run also needs some gigabytes
+# free, so it does not fit. In the fastest mesh that fits, tp 8 · dp 192 = 1,536 GPUs hold that weight.
 #
-# Last, the picture that the lab promised (its cell is folded): your eight ranks in the naive order and in the one that your
+# Last, the picture that this lab promised (its cell is folded): your eight ranks in the naive order and in the one that your
 # `place` finds, with the bytes that leave a node.
 
 # %% tags=["picture", "folded"]
@@ -936,14 +943,14 @@ show.figure(
 )
 
 # %% [markdown]
-# > **On GPUs.** With eight, `launch` starts one rank a GPU. This lab has not been run there yet.
+# > **On GPUs.** With eight, `launch` starts one rank per GPU. This lab has not been run there yet.
 #
-# **Takeaway**: a mesh is arithmetic on rank numbers, and its order is free. Here 0.25 MB a step leave their node in the right
-# order, 19 times less than in the naive one (counted), and on each of five meshes every weight agrees with one process to
-# $10^{-15}$.
+# **Takeaway**: a mesh is arithmetic on rank numbers, and the order of its axes is free. Here 0.25 MB per step leave their node in
+# the best order, 19 times less than in the naive one (counted), and on each of five meshes every weight agrees with one process
+# to $10^{-15}$.
 #
-# A mesh cuts the *work*. The optimizer's state is still there many times over, once on every rank along dp. Next,
-# [e03 · ZeRO](e03_zero.ipynb) cuts it, too.
+# A mesh divides the *work*. But the optimizer state is still there many times over, once on every rank along dp. Next,
+# [e03 · ZeRO](e03_zero.ipynb) divides that, too.
 
 # %%
 lab.score(read="minitrain/parallel/hybrid/model.py")

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # e03 · ZeRO
 #
-# **Data parallel ranks all keep the same 16 bytes a parameter. You shard them, one kind after the other, and offload one, until
-# a model that is four times too large for a rank trains on four.**
+# **Under data parallelism, every rank keeps the same 16 bytes per parameter. You shard them, one kind after the other, and
+# offload one of them, until a model that is four times too large for one rank trains on four.**
 #
 # 120 minutes · CPU is enough · before: [e02 · Data parallel](e02_data_parallel.ipynb) · [map of the course](index.ipynb)
 #
-# You build: ZeRO stages 1, 2 and 3, prefetch, and offload of optimizer state. You end with this picture: the bytes a rank
-# holds, stage by stage, beside the formulas.
+# You build ZeRO stages 1, 2 and 3, prefetch, and offload of the optimizer state. By the end you will have made this picture: the
+# bytes that a rank holds, stage by stage, beside the formulas.
 #
 # ![Bytes a rank holds under DDP and ZeRO stages 1, 2 and 3, by category, measured beside the formula: 16 bytes a parameter shrink to 4](../labs/pictures/e03_zero.png)
 
@@ -21,29 +21,29 @@ lab = Lab("e03_zero")
 # %% [markdown]
 # ## 1 · Who holds what
 #
-# Let $P$ be the number of parameters and $N$ the number of ranks. AdamW in float32 keeps, for each parameter, 4 bytes for
-# the value, 4 for its gradient and 8 for two moments. A rank under DDP therefore holds
+# Let $P$ be the number of parameters and $N$ the number of ranks. In float32, training with AdamW keeps 4 bytes per parameter for
+# its value, 4 for its gradient and 8 for two moments. A rank under DDP therefore holds
 #
 # $$M_\text{DDP} = (4 + 4 + 8)\,P = 16\,P \text{ bytes,}$$
 #
-# and every other rank holds the same bytes once more. For a model of 7 billion parameters that is 112 GB on each GPU, on
-# one as on a thousand: data parallelism makes a step faster, and never makes a model fit.
+# and every other rank holds the same bytes once more. For a model of 7 billion parameters that is 112 GB on each GPU, whether
+# there is one or a thousand: data parallelism makes a step faster, but it never makes a model fit.
 
 # %% [markdown]
-# These copies are equal (the gradients once they are averaged), so the whole group needs each number only once. ZeRO
-# ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) gives each rank $1/N$ of them to look after. It does so in
-# three stages, one kind of number after the other:
+# These copies are equal (the gradients once they have been averaged), so the group as a whole needs each number only once. ZeRO
+# ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)) makes each rank responsible for $1/N$ of them. It does so in three
+# stages, sharding one more kind of number in each:
 
 # %%
 ideas.zero_stages()
 
 # %% [markdown]
-# The bars are the bytes that a rank holds for one parameter, computed for the paper's *mixed precision*: a BF16 value (2
-# bytes) and a BF16 gradient (2), an FP32 master copy (4) and two FP32 moments (8). Each stage cuts more by
-# $N$. Stage 1 cuts the three colours that only the optimizer reads, stage 2 the gradient too, stage 3 all five.
+# The bars are the bytes that a rank holds per parameter, computed for the paper's *mixed precision*: a BF16 value (2 bytes) and a
+# BF16 gradient (2), an FP32 master copy (4) and two FP32 moments (8). Each stage divides more of them by $N$: stage 1 the three
+# kinds that only the optimizer reads, stage 2 the gradient too, stage 3 all five.
 #
-# You write the stages in float32. There the sum is 16 as well, and its parts are others: 4 for the value, 4 for the
-# gradient, 8 for the moments. Section 8 sets both accounts, and a third, side by side.
+# You write the stages in float32. There the sum is also 16, but its parts are different: 4 for the value, 4 for the gradient, 8
+# for the moments. Section 8 compares these two accounts and a third.
 
 # %%
 from functools import partial
@@ -58,7 +58,7 @@ states = show.bytes_text(16 * P)
 print(f"{show.count_text(P)} parameters: {states} on each rank")
 
 # %% [markdown]
-# The loss is that of a language model, and each rank draws its own tokens. B is the number of rows, T their length, V the
+# The loss is that of a language model, and each rank draws its own tokens. B is the number of sequences, T their length, V the
 # size of the vocabulary.
 
 
@@ -76,16 +76,16 @@ def tokens_of(rank):
 
 
 # %% [markdown]
-# To shard a model parameter by parameter would send many small messages. So the parameters of one module are laid side by
-# side in one flat tensor of $S$ elements, a **unit**, and *that* is cut into $N$ equal parts, wherever the cuts fall. Where
-# $N$ does not divide the number of parameters, zeros fill the end.
+# Sharding a model parameter by parameter would send many small messages. So the parameters of one module are laid side by side in
+# one flat tensor of $S$ elements, a **unit**, and *that* is cut into $N$ equal parts, wherever the cuts fall. If $N$ does not
+# divide the number of parameters, zeros fill the end.
 #
 # [`FlatUnit(module, group)`](../minitrain/parallel/zero/plain_unit.py) is given:
 #
-# - `full`, (S,): the module's parameters side by side;
+# - `full`, (S,): the parameters of the module, side by side;
 # - `shard`, (S/N,): this rank's part as an `nn.Parameter`, **a view of `full`**: writing to one writes to the other;
-# - `parameters`: a list of the module's own, views of `full` too;
-# - `whole_gradient()`: their gradients as a new tensor, (S,), with zeros where one has none.
+# - `parameters`: a list of the module's own parameters, also views of `full`;
+# - `whole_gradient()`: their gradients as a new tensor, (S,), with zeros where a parameter has none.
 
 # %% tags=["nbval-check-output"]
 from minitrain.parallel.zero.plain_unit import FlatUnit
@@ -100,8 +100,8 @@ print("42 elements on 4 ranks, full and shard:", launch(shapes, ranks=4)[0])
 
 
 # %% [markdown]
-# 5 × 7 weights and 7 biases are 42 elements, which four ranks cannot share equally: two zeros make it 44, and 11 each. A
-# model is cut into several units, because later only one or two of them will be whole at a time:
+# 5 × 7 weights and 7 biases are 42 elements, which four ranks cannot share equally: two zeros make it 44, and 11 each. A model is
+# divided into several units, because later only one or two of them will be whole at a time:
 
 
 # %%
@@ -114,22 +114,22 @@ def units_of(model, group, kind=FlatUnit):
 # %% [markdown]
 # ## 2 · Stage 1: the optimizer state
 #
-# The two moments are half of the 16 bytes, and nobody but the update reads them. The update of an element needs this
-# element's value, gradient and moments, and nothing of its neighbours. So rank $r$ can update the $r$-th shard alone, and
-# needs moments for this shard alone: $8/N$ bytes a parameter instead of 8.
+# The two moments are half of the 16 bytes, and only the update reads them. The update of an element needs the value, gradient and
+# moments of this element, and nothing of its neighbours. So rank $r$ can update the $r$-th shard alone, and then it needs moments
+# for this shard alone: $8/N$ bytes per parameter instead of 8.
 
 # %% [markdown]
-# What must travel? Before the update, rank $r$ needs the *average over ranks* of the gradient, of its shard only. That is a
-# **reduce-scatter**. After the update, everybody needs all new shards, for the next forward. That is an **all-gather**. Each
-# of the two makes a rank send $(N-1)/N \cdot S$ elements of a unit, together
+# What has to be sent? Before the update, rank $r$ needs the gradient *averaged over the ranks*, but only for its shard. That is a
+# **reduce-scatter**. After the update, every rank needs all new shards for the next forward. That is an **all-gather**. In each
+# of the two, a rank sends $(N-1)/N \cdot S$ elements of a unit, together
 #
 # $$2\,\frac{N-1}{N}\,S,$$
 #
-# which is exactly DDP's ring all-reduce: that one is a reduce-scatter followed by an all-gather, too. Stage 1 saves memory
-# and sends not one byte more; it only does the update between the two halves.
+# exactly as many as in DDP's ring all-reduce, which is also a reduce-scatter followed by an all-gather. Stage 1 saves memory and
+# sends not one byte more; it only moves the update between the two halves.
 
 # %% [markdown]
-# **Predict**: on *two* ranks, in float32, how many bytes does a rank hold in stage 1 for each parameter? (DDP: 16.)
+# **Predict**: on *two* ranks, in float32, how many bytes per parameter does a rank hold in stage 1? (DDP: 16.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -143,13 +143,13 @@ lab.predict("bytes_a_parameter", guess)
 #
 # Difficulty 3 of 5 · 20 minutes · 12 points
 #
-# `unit.group.reduce_scatter(out, whole, op="avg")` fills `out` (S/N,) with this rank's part of the average of all `whole`
-# (S,), both of one dtype (the checks use float64 and float32); without `op` it is the sum. `unit.group.all_gather(full,
-# part)` is the way back.
+# `unit.group.reduce_scatter(out, whole, op="avg")` fills `out` (S/N,) with this rank's part of the average of all `whole` (S,);
+# without `op` it is the sum. Both tensors need the same dtype (the checks use float64 and float32).
+# `unit.group.all_gather(full, part)` goes the other way: it fills `full` (S,) with the parts of all ranks.
 #
-# Two things are yours to decide. An optimizer makes state for whatever it is given: what do you give it? And it reads the
-# `.grad` of exactly these: whose gradient do you fill, and whose must be gone when the step is over? Parameters and shards
-# stay views of `full`.
+# You have two decisions to make. An optimizer creates state for the parameters it is given: which do you give it? And it reads
+# the `.grad` of exactly these: whose gradient do you fill, and whose must be gone when the step is over? The parameters and
+# shards must stay views of `full`.
 
 
 # %% tags=["exercise"]
@@ -157,7 +157,7 @@ class Zero1:
     """Whole parameters and gradients, optimizer state of own shards only."""
 
     def __init__(self, units: list, make):
-        """`make(parameters)` gives an optimizer of these. 1 line."""
+        """`make(parameters)` returns an optimizer for them. 1 line."""
         self.units = units
         ### BEGIN SOLUTION
         self.optimizer = make([unit.shard for unit in units])
@@ -178,27 +178,26 @@ Zero1 = lab.grade(Zero1)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `self.optimizer = make([unit.shard for unit in units])`: an optimizer makes state for what it is given, and for nothing
-# else.
+# An optimizer creates state for the parameters it is given, and for nothing else: give it the `shard` of every unit.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Three parts: a loop that reduces every unit, one `self.optimizer.step()`, a loop that gathers every unit and sets `.grad =
-# None`.
+# `step` has three parts: a loop that reduces every unit, one `self.optimizer.step()`, and a loop that gathers every unit and sets
+# `.grad = None`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `unit.shard.grad = torch.empty_like(unit.shard)`, then `unit.group.reduce_scatter(unit.shard.grad, unit.whole_gradient(),
-# op="avg")`. Later `unit.group.all_gather(unit.full, unit.shard.data)`.
+# A shard has no `.grad` yet: give it an empty tensor of its own shape, and reduce-scatter `unit.whole_gradient()` into it. The
+# way back starts from `unit.shard.data`.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: two ranks, one step, inside a `memory_budget`: a ledger that knows what each tensor is for, and that raises
-# `OutOfMemory` beyond its limit. Parameters and gradients are read before the step, the optimizer's state, which AdamW makes
-# in its first step, after it.
+# **Run**: two ranks, one step, inside a `memory_budget`: a ledger that knows what each tensor is for and raises `OutOfMemory`
+# beyond its limit. We read parameters and gradients before the step, and the optimizer state after it, since AdamW creates it in
+# its first step.
 
 # %%
 from minitrain.measure.budget import memory_budget
@@ -219,37 +218,37 @@ held_each = launch(one_step, ranks=2)[0] / P
 lab.reveal("bytes_a_parameter", held_each, ranks=2)
 
 # %% [markdown]
-# **Explain**: 4 bytes of values and 4 of gradients stay whole on every rank, and only the 8 of the moments are divided. With
-# many ranks the moments vanish and 8 bytes remain, $8 + 8/N \to 8$: stage 1 alone can save one half, no more.
+# **Explain**: 4 bytes for the value and 4 for the gradient stay whole on every rank, and only the 8 of the moments are divided.
+# With many ranks the share of the moments vanishes and 8 bytes remain, $8 + 8/N \to 8$: stage 1 alone saves at most one half.
 
 # %% [markdown]
 # ## 3 · Stage 2: the gradients
 #
-# At the update a rank reads the averaged gradient of its own shard. Yet when backward is over, the whole gradient lies in
-# memory: $4P$ bytes that are read once, for a reduce-scatter, and mostly thrown away.
+# In the update, a rank reads the averaged gradient of its own shard only. Yet when backward is over, the whole gradient is in
+# memory: $4P$ bytes that are read once, for a reduce-scatter, and then mostly thrown away.
 #
-# Backward makes gradients one unit after the other, from the last to the first. As soon as a unit's gradients are complete
-# they can be reduced, and all but $1/N$ freed, before those of the next unit come. The gradients then take
+# Backward computes the gradients one unit after the other, from the last to the first. Once those of a unit are complete they can
+# be reduced, and all but $1/N$ freed, before the next unit's are computed. The gradients then take at the peak
 #
-# $$4\,P/N + 8\,S \text{ bytes at the peak}$$
+# $$4\,P/N + 8\,S \text{ bytes}$$
 #
-# instead of $4P$, where $S$ is now the largest unit, the only one that is whole at that moment: 4 bytes for its gradients, 4
-# for the flat copy that is sent.
+# instead of $4P$, where $S$ is now the size of the largest unit, the only one whose gradients are whole then: 4 bytes for each
+# gradient, and 4 for the flat copy that is sent.
 
 # %% [markdown]
-# The moment is given. `unit.when_complete(f)` puts a hook on each of the unit's parameters, which autograd calls when that
-# parameter's `.grad` has been accumulated; at the last of them it calls `f(unit)`, in the middle of backward.
+# Finding that moment is given. `unit.when_complete(f)` registers a hook on each of the unit's parameters, which autograd calls
+# when the `.grad` of that parameter has been accumulated; with the last of them, it calls `f(unit)`, in the middle of backward.
 
 # %% [markdown]
 # ### Exercise 2 · `reduce_unit`
 #
 # Difficulty 2 · 12 minutes · 10 points
 #
-# It is called once a backward. With several microbatches that is several times before a step, and their parts must add up,
-# as `.grad` does in one process.
+# It is called once per backward. With several microbatches that is several times before a step, and their contributions must add
+# up, as `.grad` does in one process.
 #
-# One trap: a slice is a view, and a view keeps the whole storage alive. `whole[:n]` looks like $1/N$, and holds all of
-# `whole`. What you keep needs memory of its own.
+# One trap: a slice is a view, and a view keeps the whole storage alive. `whole[:n]` looks like $1/N$, but holds all of `whole`.
+# So the part that you keep needs memory of its own.
 
 
 # %% tags=["exercise"]
@@ -274,18 +273,18 @@ reduce_unit = lab.grade(reduce_unit)
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `part = torch.empty_like(unit.shard.data)`, reduce-scatter into it.
+# Reduce-scatter into a new tensor of the shard's shape, `torch.empty_like(unit.shard.data)`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `unit.shard.grad = part if unit.shard.grad is None else unit.shard.grad + part`, then `parameter.grad = None` for each of
-# `unit.parameters`.
+# Two cases: `unit.shard.grad` is None, or it already holds the sum of earlier microbatches. Afterwards none of `unit.parameters`
+# may keep a `.grad`.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: what the ledger finds of gradients after a backward on four ranks, as a share of DDP's $4P$.
+# **Run**: the bytes that the ledger finds for gradients after a backward on four ranks, as a share of DDP's $4P$.
 
 
 # %% tags=["nbval-check-output"]
@@ -302,50 +301,50 @@ share = launch(gradient_bytes, ranks=4)[0] / (4 * P)
 print(f"share of the gradients on each of 4 ranks: {share:.3f}")
 
 # %% [markdown]
-# A quarter on each of four ranks, measured: together with stage 1 that makes $4 + 4/4 + 8/4 = 7$ bytes a parameter, and the
-# 4 that are left are the values.
+# A quarter on each of four ranks, measured. Together with stage 1 that makes $4 + 4/4 + 8/4 = 7$ bytes per parameter, and the 4
+# that are still whole are the values.
 #
 # ## 4 · Stage 3: the parameters
 #
-# A block's parameters are read in its own forward and in its own backward, and lie idle in between. So a rank keeps its
-# shard, *gathers* the unit before it computes, and *frees* it after. Here are three units on their way through a step:
+# The parameters of a block are read in its own forward and in its own backward, and are idle in between. So a rank keeps its
+# shard, *gathers* the unit before it computes, and *frees* it afterwards. Here are three units in the course of a step:
 
 # %%
 ideas.unit_lifetimes()
 
 # %% [markdown]
-# Read the lower lanes first: they are the memory of each unit. Every unit comes twice, for its forward and for its
-# backward, and is freed in between; unit 3, the last, comes back at once. The lanes above show the price. Each arrival is a gather, an
+# Read the lower lanes first: they show the memory of each unit. Every unit is gathered twice, for its forward and for its
+# backward, and freed in between; unit 3, the last, is gathered again at once. The upper lanes show the price. Each gather is an
 # all-gather of $(N-1)/N \cdot S$ elements, and each backward ends with a reduce-scatter of as many. A step sends
 #
 # $$\underbrace{(1 + 1)}_\text{gathers}\frac{N-1}{N}P + \underbrace{1}_\text{reduce}\cdot\frac{N-1}{N}P =
 # 3\,\frac{N-1}{N}\,P \text{ elements,}$$
 #
-# beside DDP's 2. No all-gather follows the update: the next forward gathers anyway.
+# where DDP has a 2 in place of the 3. No all-gather follows the update, since the next forward gathers anyway.
 
 # %% [markdown]
-# How does one free a tensor that autograd has saved for backward? If the block's weight were *replaced*, backward would
-# still hold the old one, and its memory with it. So the tensor lives on and only its *storage* shrinks, to 0 bytes. Filled
-# again before backward, it is the same object, and autograd finds its values where it left them.
+# How can a tensor be freed that autograd has saved for backward? If the weight of the block were *replaced*, autograd would still
+# hold the old one, and its memory with it. So the tensor stays and only its *storage* shrinks, to 0 bytes. Filled again before
+# backward, it is still the same tensor, and autograd finds the values where it expects them.
 #
-# `self.full.untyped_storage().resize_(n)` sets the storage of `full` to $n$ bytes, and what was in it is lost; `self.full.nbytes` is
-# what it needs to be whole.
+# `self.full.untyped_storage().resize_(n)` sets the storage of `full` to $n$ bytes, and its content is lost; `self.full.nbytes` is
+# the size it needs in order to be whole.
 
 # %% [markdown]
 # ### Exercise 3 · `ShardedUnit`
 #
 # Difficulty 4 · 20 minutes · 14 points
 #
-# A unit is in one of three states: *freed*, *arriving* or *there*. Its methods are called in any of them: somebody may have
-# begun the gather already, or not; a unit may be freed that nobody has used. Three methods in three states are nine cases.
-# Decide before you write:
+# A unit is in one of three states: *freed*, *arriving* or *there*. Its methods are called in any of them: the gather may have
+# been started already, or not, and a unit may be freed that was never used. Three methods in three states make nine cases. Decide
+# before you write:
 #
-# - What tells the states apart? (One attribute is enough.)
+# - How do you tell the states apart? (One attribute is enough.)
 # - In which states must a method send nothing, and in which must it wait?
-# - What goes wrong if memory shrinks while a message still writes into it?
+# - What goes wrong if the memory shrinks while a message is still writing into it?
 #
-# `self.group.all_gather(full, part, async_op=True)` returns a handle at once, which torch calls a *work*. `work.wait()` returns when the message is
-# there, and may be called again.
+# `self.group.all_gather(full, part, async_op=True)` returns a handle at once, which torch calls a *work*. `work.wait()` returns
+# when the data has arrived, and may be called again.
 
 
 # %% tags=["exercise"]
@@ -361,14 +360,14 @@ class ShardedUnit(FlatUnit):
         self.free()
 
     def start_gather(self) -> None:
-        """All shards are on their way into `full`; it does not wait. Does
-        nothing where `full` is there, or under way."""
+        """Starts to gather all shards into `full`, without waiting. Does
+        nothing if `full` is there, or under way."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.start_gather
         ### END SOLUTION
 
     def gather(self) -> None:
-        """`full` is there: waits for it, whoever began."""
+        """Returns when `full` is there, whoever started the gather."""
         ### BEGIN SOLUTION
         ### SOLUTION minitrain.parallel.zero.plain:ShardedUnit.gather
         ### END SOLUTION
@@ -387,58 +386,59 @@ ShardedUnit = lab.grade(ShardedUnit)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `self.work` says it all: None where `full` is freed. Only then does `start_gather` act, and only `free` sets it to None.
+# `self.work` is enough: it is None where `full` is freed. Only then does `start_gather` act, and only `free` sets it to None.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `start_gather`: first the memory, `resize_(self.full.nbytes)`, then `self.work = self.group.all_gather(self.full,
-# self.shard.data, async_op=True)`.
+# `start_gather`: `full` needs its memory back *before* the all-gather of `self.shard.data` is issued. `gather` need not ask who
+# started.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `gather`: `self.start_gather()`, `self.work.wait()`. `free`: wait if there is a work, `self.work = None`, `resize_(0)`.
+# `free` is the one that must be careful: wait if there is a work, whether anybody used the unit or not; only then forget it and
+# shrink the storage to 0.
 #
 # </details>
 
 # %% [markdown]
 # ## 5 · Prefetch
 #
-# A gather that begins when its unit is needed is all **exposed**: the rank does nothing but wait. Six gathers of three units
-# are then waited for. In the picture above (move its handle to *on demand* and back) a gather begins one unit *earlier* and
-# travels while that unit computes. The rank waits for the first gather of forward and of backward, which have nothing to hide
-# behind, and for each of the three reduces, which `reduce_unit` waits for where it sends them.
+# A gather that starts when its unit is needed is fully **exposed**: the rank does nothing but wait. With three units, the rank
+# then waits for six gathers. In the picture above (move its slider to *on demand* and back) a gather starts one unit *earlier*
+# and travels while that unit computes. The rank waits only for the first gather of forward and of backward, which have nothing to
+# hide behind, and for the three reduce-scatters, which `reduce_unit` waits for.
 #
-# The price is memory: while a unit computes, its neighbour is arriving. Two units are full at a time, never three, if each is
-# freed as soon as it has computed. Beside its shards, stage 3 in float32 then holds at most
+# The price is memory: while one unit computes, its neighbour is arriving. At most two units are full at a time, if each is freed
+# as soon as it has computed. Beside its shards, stage 3 in float32 then holds at most
 #
 # $$\underbrace{2 \cdot 4\,S}_\text{two units} + \underbrace{8\,S}_\text{gradients of one, and their flat copy} \text{ bytes.}$$
 
 # %% [markdown]
-# Who calls whom, and when? PyTorch lets one hang functions, *hooks*, on modules and tensors.
-# `unit.watch(before_forward, after_forward, before_backward)` hangs three, and `unit.when_complete(after_backward)` the
-# fourth; the dotted lines of the picture are those of unit 2.
+# Who calls your methods, and when? PyTorch lets you register functions, *hooks*, on modules and tensors.
+# `unit.watch(before_forward, after_forward, before_backward)` registers three, and `unit.when_complete(after_backward)` the
+# fourth; the dotted lines in the picture are those of unit 2.
 #
-# | moment | which hook fires it |
+# | method | the hook that calls it |
 # |---|---|
 # | `before_forward` | the module's forward pre-hook: it is called, and has not computed yet |
 # | `after_forward` | the module's forward hook: its output is there |
 # | `before_backward` | a hook on that output: *its gradient* has just arrived, and the module's own backward is next |
 # | `after_backward` | the hooks on its parameters: the last of their gradients is complete |
 #
-# In evaluation no output has a gradient, and the last two never fire.
+# In evaluation there is no backward, so the last two are never called.
 
 # %% [markdown]
 # ### Exercise 4 · `Zero3`
 #
 # Difficulty 4 · 20 minutes · 14 points
 #
-# You have the tools: `gather`, `start_gather`, `free` and `reduce_unit`. Put each where it belongs: for every one of the
-# four moments, what must be *true* when your method returns, of this unit and of its neighbour? What may be *under way*?
+# You have the tools: `gather`, `start_gather`, `free` and `reduce_unit`. Put each where it belongs. For each of the four moments:
+# what must be *true* of this unit and of its neighbour when your method returns? What may still be *under way*?
 #
-# `self.units` are in the order of the forward. Ask which unit comes next in a backward, and what "next" is at either end of
-# the list: in Python `units[-1]` is not "nothing".
+# `self.units` are in the order of the forward. Ask which unit comes next in a backward, and what "next" is at either end of the
+# list: in Python, `units[-1]` is not "nothing".
 
 
 # %% tags=["exercise"]
@@ -487,23 +487,24 @@ Zero3 = lab.grade(Zero3)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `gather()` for the unit that computes now, `start_gather()` for its neighbour.
+# Use `gather()` for the unit that computes now, and `start_gather()` for its neighbour.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `place = self.units.index(unit)`; in forward the neighbour is at `place + 1`, if that is below `len(self.units)`.
+# `place = self.units.index(unit)`; in forward the neighbour is at `place + 1`, if the list goes that far.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# In backward it is at `place - 1`, if `place > 0`. `after_backward`: `reduce_unit(unit)`, then `unit.free()`.
+# In backward the neighbour is on the other side. `after_backward` has two things to shrink: the gradients first, then the
+# parameters.
 #
 # </details>
 
 # %% [markdown]
-# **Run** it on four *emulated* nodes with InfiniBand, as in e02: the messages are real, and a logical clock says how long
-# they would take there if each parameter stood for 3,600 and each token for 64. Two variants: your `Zero3`, and the same
+# **Run** it on four *emulated* nodes with InfiniBand, as in e02: the messages are real, and a logical clock computes how long
+# they would take if each parameter stood for 3,600 and each token for 64. There are two variants: your `Zero3`, and the same
 # without prefetch.
 
 
@@ -517,8 +518,8 @@ class OnDemand(Zero3):
 
 
 # %% [markdown]
-# The next cell, folded, runs a forward and backward five times and takes the shortest pass, the one that other processes
-# disturbed least. It gives the seconds in which the rank did nothing but wait, the beginning, the end, and every message.
+# The next cell, folded, runs forward and backward five times and keeps the shortest pass, as the one least disturbed by other
+# processes. It returns the seconds in which the rank did nothing but wait, its start and end, and every message.
 
 
 # %% tags=["folded"]
@@ -586,30 +587,31 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: on demand, every gather has a wait of its own length below it. Prefetched, the gathers lie above the
-# computation, and the table says how many of the exposed milliseconds that saves. (Both variants compute the same. That time
-# is measured on this machine, and scaled, so a difference there is its noise.) Not all is saved. The first gather of either
-# direction has nothing to hide behind. Where a gather lasts longer than the unit before it computes, the rank waits for the
-# rest. And `reduce_unit` waits for its reduce-scatters. The package's `Zero3` sends those in the background too.
+# **Explain**: on demand, below every gather there is a wait of the same length. Prefetched, the gathers overlap with the
+# computation, and in our run the exposed time fell from 1,097 to 496 ms. (Both variants compute the same: their times for it
+# differ only by the noise of this machine, scaled up.) Not everything is saved. The first gather of either direction has nothing
+# to hide behind. Where a gather lasts longer than the unit before it computes, the rank waits for the rest. And `reduce_unit`
+# waits for its reduce-scatters; the package's `Zero3` sends those in the background too.
 
 # %% [markdown]
 # ## 6 · Offload
 #
-# Cut by $N$, the moments are still $8P/N$ bytes, the largest part of what a rank holds, and they are read *once* a step, one
-# unit after the other. They can wait in CPU memory or on a disk
-# ([Ren et al. 2021](https://arxiv.org/abs/2101.06840)); on the device one unit's are enough, $8S/N$.
+# Even divided by $N$, the moments are still $8P/N$ bytes, the largest part of what a rank holds, and they are read *once* per
+# step, one unit after the other. They can wait in CPU memory or on a disk ([Ren et al. 2021](https://arxiv.org/abs/2101.06840)),
+# and the device then holds those of one unit only, $8S/N$ bytes.
 #
-# The price is time. Every step reads them and writes them back, with $b$ bytes a second between the two places:
+# The price is time. Every step reads them and writes them back, at a bandwidth of $b$ bytes per second:
 #
 # $$t = \frac{2 \cdot 8\,P/N}{b}$$
 #
-# That is the same however small the batch. So offload pays where a step computes long, on large batches, and loses on a
-# laptop, whose model is small, whose step takes milliseconds, and whose "device" is the very CPU that offload should relieve.
+# This time does not depend on the batch. So offload pays off where a step computes for long, as with large batches. It does not
+# on a laptop, where the model is small, a step takes milliseconds, and the "device" is the same CPU that offload is meant to
+# relieve.
 
 # %% [markdown]
-# Given: a *store* has `write(key, tensors)`, `read(key, into)`, which fills tensors that have memory, and `commit()`, which
-# makes all that was written since the last one valid at once. Until then the state of the step before is the valid one: a run
-# that is killed halfway through a step finds no mixture of two steps. Given too:
+# Given is a *store* with three methods: `write(key, tensors)`; `read(key, into)`, which fills tensors that have memory; and
+# `commit()`, which makes everything written since the last commit valid at once. Until then the state of the step before is the
+# valid one, so a run that is killed halfway through a step never finds a mixture of two steps. Also given:
 
 
 # %%
@@ -623,12 +625,13 @@ def state_tensors(optimizer):
 #
 # Difficulty 3 · 18 minutes · 10 points
 #
-# One optimizer a unit, so that the units can take turns. A turn is: the state gets memory (`resize_` of each tensor's
-# storage, as in exercise 3), comes from the store, is used, goes back, and is freed. Only one unit's state may be in memory
-# at a time. Take any key that is a unit's own, such as `f"unit-{i}"`.
+# There is one optimizer per unit, so that the units can take turns. In a turn, the state gets memory (`resize_` of each tensor's
+# storage, as in exercise 3), is read from the store, used, written back, and freed. Only one unit's state may be in memory at a
+# time. Use any key that is unique to the unit, such as `f"unit-{i}"`.
 #
-# Optimizers make their state when they first need it. What does `state_tensors` give before the first step, what after it,
+# Optimizers create their state when they first need it. What does `state_tensors` return before the first step, what after it,
 # and what for a unit that has had no gradient yet? A key that was never written cannot be read, not even for an empty list.
+# Writing an empty list is allowed.
 
 
 # %% tags=["exercise"]
@@ -646,7 +649,7 @@ offloaded_step = lab.grade(offloaded_step)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# `for number, optimizer in enumerate(optimizers):` and everything but the commit inside.
+# Loop over `enumerate(optimizers)`, with everything but the commit inside.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -656,19 +659,20 @@ offloaded_step = lab.grade(offloaded_step)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# The first `step()` makes the state: call `state_tensors(optimizer)` again after it. Read only `if tensors:`.
+# The first `step()` creates the state: call `state_tensors(optimizer)` again after it, and read only where there were tensors
+# before it.
 #
 # </details>
 
 # %% [markdown]
 # ## 7 · Every stage, one step
 #
-# All variants on two *real* ranks of this machine, beside PyTorch's own stage 3, FSDP2 (`fully_shard`). On two
-# cores the network *is* the memory bus, and the ranks take each other's cores: the bytes say more than the seconds.
+# Now all variants on two *real* ranks of this machine, beside PyTorch's own stage 3, FSDP2 (`fully_shard`). On two cores the
+# network *is* the memory bus, and the ranks compete for cores: the bytes mean more than the seconds.
 #
-# The folded cell joins your parts to trainers: `trainer(group, model, variant)` gives what to call with tokens and what to
-# call after backward. `timed` gives the median time of a step, half the distance between the quartiles, and the bytes that the
-# rank sent.
+# The folded cell builds trainers from your parts: `trainer(group, model, variant)` returns a function to call with tokens and one
+# to call after backward. `timed` returns the median time of a step, half its interquartile range, and the bytes that the rank
+# sent.
 
 # %% tags=["folded"]
 from time import perf_counter
@@ -768,15 +772,14 @@ show.bars(
 )
 
 # %% [markdown]
-# **Explain**: stages 1 and 2 send what DDP sends, and yet took half as long again in our run, probably because DDP hides its
-# messages behind backward and yours are waited for; the package's stages hide theirs. Stage 3 sends half as much again, and
-# took only about a sixth longer than they: its gathers travel while it computes. FSDP2 is made for GPUs: on two CPU ranks and
-# so small a model its own work for each unit probably weighs more. Only the times are measured, not their causes.
+# **Explain**: stages 1 and 2 send as much as DDP, yet took 1.5 to 1.6 times as long in our run, probably because DDP hides its
+# messages behind backward and yours are waited for; the package's stages hide theirs. Stage 3 sends 1.5 times as much, and took
+# only 12 to 18% longer than these two, as its gathers travel while it computes. FSDP2 was made for GPUs: on two CPU ranks and so
+# small a model its overhead per unit probably dominates. Only the times were measured, not their causes.
 #
 # **Question**: how many times DDP's bytes does stage 3 send, in your own table? Compare with the formula of section 4.
 #
-# (FSDP2 sends through PyTorch's own process group, which our meter does not see. A recorded 0 means:
-# not counted.)
+# (FSDP2 sends through PyTorch's own process group, unseen by our meter. A recorded 0 means: not counted.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -803,11 +806,11 @@ lab.answer("volume", volume)
 # %% [markdown]
 # ## 8 · A model that does not fit
 #
-# A deeper model, and each rank's budget is $4P$ bytes, **a quarter** of the $16P$ that its states take. Four ranks together
-# have exactly as much as there is to hold.
+# Now a deeper model, where the budget of each rank is $4P$ bytes, **a quarter** of the $16P$ that its states take. Four ranks
+# together have exactly as much memory as the states need.
 #
-# One of the runs will be the package's `Zero3` in mixed precision, and its sum is not the paper's. The accounts, as bytes a
-# parameter over all ranks:
+# One of the runs will be the package's `Zero3` in mixed precision, whose sum differs from the paper's. Here are the three
+# accounts, in bytes per parameter over all ranks:
 
 # %%
 accounts = {
@@ -826,14 +829,13 @@ show.bars(
 )
 
 # %% [markdown]
-# Both mixed ones reduce gradients in BF16, 2 bytes instead of 4. The paper keeps a BF16 *shard* of the values beside the
-# FP32 master, which brings the sum back to $16\,P/N$. The package keeps none: when a unit is gathered, it rounds its part
-# of the master to BF16 and sends that. Hence $14\,P/N$. What is gathered is BF16 either way, and so a gather sends half the
-# bytes of yours.
+# Both mixed accounts reduce gradients in BF16, 2 bytes instead of 4. The paper keeps a BF16 *shard* of the values beside the FP32
+# master, which brings the sum back to $16\,P/N$. The package keeps none: to gather a unit, each rank rounds its part of the
+# master to BF16 and sends that. Hence $14\,P/N$. Either way BF16 is gathered, so a gather sends half the bytes of yours.
 #
-# **Predict**: how many of these five runs fit into $4P$ bytes a rank? One rank; four with DDP; four with your stage 3; the same
-# offloaded to disk; four with the package's `Zero3` in mixed precision. (Beside its shards a rank needs room for the units
-# that are full, and for activations.)
+# **Predict**: how many of these five runs fit into $4P$ bytes per rank? One rank; four with DDP; four with your stage 3; the same
+# offloaded to disk; four with the package's `Zero3` in mixed precision. (Besides its shards a rank needs room for the units that
+# are full, and for activations.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -843,8 +845,8 @@ guess = 2
 lab.predict("runs_that_fit", guess)
 
 # %% [markdown]
-# The folded cell has the model, its budget, and `train_within`, which trains it for some steps and gives the loss and the bytes at the
-# peak. All ranks see the *same* five tokens, so that the average of their gradients is the gradient of one process.
+# The folded cell defines the model, its budget, and `train_within`, which trains it for some steps and returns the loss and the
+# bytes at the peak. All ranks see the *same* five tokens, so the average of their gradients is the gradient of one process.
 
 # %% tags=["folded"]
 import tempfile
@@ -912,8 +914,8 @@ for run, (ranks, variant, place) in plan.items():
 lab.experiment("fits", fits)
 
 # %% [markdown]
-# The first run breaks off in its very first forward, in a late block: the values used so far (each is counted when it is
-# used) and the activations are more than the budget. The ledger says (in MiB, 1 MiB = 1.049 MB):
+# The first run stops in its very first forward, in one of the last blocks: the parameters used so far (each is counted when it is
+# first used) and the activations exceed the budget. The ledger reports (in MiB, 1 MiB = 1.049 MB):
 
 # %%
 text = tables["1 rank"]
@@ -936,18 +938,18 @@ show.table(
 )
 
 # %% [markdown]
-# **Explain**: DDP on four ranks is four times the same failure. Stage 3 in float32 needs $16P/4 = 4P$ for its shards, which
-# is the whole budget, and has no room left for a unit that is full. Offload takes $8P/4 = 2P$ away. Mixed precision needs
-# $14P/4 = 3.5P$ and fits with little to spare.
+# **Explain**: DDP on four ranks is the same failure four times. Stage 3 in float32 needs $16P/4 = 4P$ for its shards, which is
+# the whole budget, and leaves no room for a unit that is full. Offload takes $8P/4 = 2P$ away. Mixed precision needs
+# $14P/4 = 3.5P$ and just fits.
 #
-# The offloaded run has the loss of one process to the digits shown: it does the same float32 arithmetic, and a store gives
-# back the bits that it was given. Mixed precision does not. It computes in BF16, 8 bits of precision, and its loss differs
-# in the second decimal. That is rounding, not a mistake in the sharding; [e04](e04_mixed_precision.ipynb) is about what such
-# rounding does to training.
+# The offloaded run has the loss of one process to all digits shown: it does the same float32 arithmetic, and a store returns
+# exactly the bits it was given. Mixed precision does not. It computes in BF16, with 8 bits of precision, and its loss differs in
+# the second decimal. That is rounding, not an error in the sharding; [e04](e04_mixed_precision.ipynb) is about the effect of such
+# rounding on training.
 
 # %% [markdown]
-# **Question**: a 70B model in stage 3 on 64 ranks, its moments on disks. Each rank's disk reads and writes at 5 GB/s. How
-# many seconds a step does it move state, both ways, one after the other? (Section 6 has the formula.)
+# **Question**: a 70B model in stage 3 on 64 ranks, with its moments on disks. The disk of each rank reads and writes at 5 GB/s.
+# For how many seconds per step does it move state, reading and writing, one after the other? (Section 6 has the formula.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -959,19 +961,19 @@ disk_seconds = 2 * 8 * 70e9 / 64 / 5e9
 lab.answer("disk_seconds", disk_seconds)
 
 # %% [markdown]
-# Are 3.5 s much? Beside a step of 4 million tokens they are not: $6 \cdot 70\cdot10^9 \cdot 4\cdot10^6$ floating-point operations on
-# 64 GPUs that reach 400 TFLOP/s each take 66 s (computed), and most of the reading and writing can happen meanwhile. Of a step
-# of 5 s they would be most.
+# Is 3.5 s a lot? Not beside a step of 4 million tokens: $6 \cdot 70\cdot10^9 \cdot 4\cdot10^6$ floating-point operations on 64
+# GPUs that reach 400 TFLOP/s each take 66 s (computed), and most of the reading and writing can happen meanwhile. Of a step of 5
+# s it would be most.
 
 # %% [markdown]
 # ## 9 · The bytes, stage by stage
 #
-# Now the picture that the lab promised. In float32 the formulas that you have derived are, in bytes a rank:
+# Now the picture that this lab promised. In float32 the formulas that you have derived are, in bytes per rank,
 #
 # $$16P, \qquad 8P + \frac{8P}{N}, \qquad 4P + \frac{12P}{N}, \qquad \frac{16P}{N}.$$
 #
-# They hold at one moment, the one between backward and the update of the second step: parameters, gradients and optimizer
-# state are all there, and no unit of stage 3 is full. Four ranks, measured by the ledger:
+# They hold at one moment, between backward and the update of the second step: parameters, gradients and optimizer state all
+# exist, and no unit of stage 3 is full. Here are four ranks, measured by the ledger:
 
 
 # %% tags=["experiment"]
@@ -997,7 +999,7 @@ for stage, variant in enumerate(variants[:4]):
 lab.experiment("held", held)
 
 # %% [markdown]
-# The folded cell draws the stacks: what the ledger found beside what the formula says.
+# The folded cell draws the stacks: the bytes that the ledger found, beside the formulas.
 
 # %% tags=["picture", "folded"]
 from minitrain.lab.drawing.shapes import ink_on
@@ -1033,12 +1035,12 @@ show.figure(
 )
 
 # %% [markdown]
-# In mixed precision the sum is the same and its parts are others: 2 + 2 bytes of BF16, and 12 of FP32 for the optimizer,
-# master and moments. So stage 1 cuts 12 of the 16, not 8, as the first picture showed: $16P$, $4P + 12P/N$,
-# $2P + 14P/N$ and $16P/N$ (the paper's table 1).
+# In mixed precision the sum is the same but its parts are different: 2 + 2 bytes of BF16, and 12 bytes of FP32 for the optimizer,
+# master and moments. So stage 1 divides 12 of the 16, not 8, as the first picture showed: $16P$, $4P + 12P/N$, $2P + 14P/N$ and
+# $16P/N$ (the paper's table 1).
 #
-# **Question**: by these formulas, what is the largest model, in billions of parameters, whose states fit on 8 GPUs of 80 GB
-# each, in stages 0 to 3?
+# **Question**: by these formulas, what is the largest model, in billions of parameters, whose states fit on 8 GPUs of 80 GB each,
+# in stages 0 to 3? (Stage 0 is DDP.)
 
 # %% tags=["question"]
 ### BEGIN SOLUTION
@@ -1051,21 +1053,22 @@ largest = [80 / each for each in bytes_each]
 lab.answer("largest", largest)
 
 # %% [markdown]
-# **Explain**: 80 GB hold 5 billion parameters of 16 bytes, and 14.5, 21.3 and 40 billion of 5.5, 3.75 and 2 bytes.
+# **Explain**: 80 GB hold the states of 5 billion parameters at 16 bytes each, and of 14.5, 21.3 and 40 billion at 5.5, 3.75 and 2
+# bytes.
 
 # %% [markdown]
-# > **On GPUs.** With two or more, `launch` starts one rank a GPU with NCCL. This lab as a whole has not been run there yet.
+# > **On GPUs.** With two or more, `launch` starts one rank per GPU with NCCL. This lab as a whole has not been run there yet.
 #
 # **Takeaway**: on four ranks, measured, a parameter costs a rank 16 bytes under DDP and 10, 7 and 4 in the three stages. The
-# first two send what DDP sends; the third sends 1.5 times as much.
+# first two stages send as much as DDP; the third sends 1.5 times as much.
 #
-# Activations are in none of these sums. They belong to a rank's own rows, and more ranks do not make them smaller:
+# Activations are in none of these sums. They belong to a rank's own sequences, and more ranks do not make them smaller:
 # [e05](e05_activation_memory.ipynb) recomputes them.
 
 # %%
 lab.score(read="minitrain/parallel/zero/stage_3.py")
 
 # %% [markdown]
-# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. Read also
+# Next: [e04 · Mixed precision](e04_mixed_precision.ipynb) halves the bytes of a number. See also
 # [unit.py](../minitrain/parallel/zero/unit.py), your units with mixed precision, and
 # [optimizer_offload.py](../minitrain/memory/optimizer_offload.py), where reads and writes overlap the update.
