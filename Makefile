@@ -9,7 +9,7 @@ CPU_WHEELS ?= https://download.pytorch.org/whl/cpu
 LAB ?=
 SUBMISSION ?= labs
 
-.PHONY: help setup lab test test-bare test-touched test-full test-cluster check build bench bench-vllm bench-gptq grade
+.PHONY: help setup lab test test-bare test-touched test-full test-cluster colab-check check build bench bench-vllm bench-gptq grade
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ test-full: $(READY)  ## every notebook at its true size, all submissions of the 
 
 test-cluster: $(READY)  ## Slurm on two nodes here, Ray Train, Kubernetes' files; skipped, with a reason, where one is missing
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -m cluster tests/cluster -rs --durations=5
+
+colab-check: $(READY)  ## a release on an emulated Colab: fetched, imported, a first exercise graded in e00 and e06
+	@$(PY) tests/notebooks/colab_check.py build/colab
 
 check: $(READY)  ## ruff, the floors of the package, drift between masters and notebooks
 	@$(PY) -m ruff check .

@@ -27,7 +27,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"(?:Cell In\[\d+\]|<ipython-input[^>]*>), line (\d+)|---> (\d+) ")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SCRIPT = "application/javascript"  # labels a picture's sliders
-STILL = "It stands still here: run this cell, and its handles appear below it."
+STILL = "It stands still here: run this cell, and its sliders appear below it."
 
 
 def execute(notebook: NotebookNode, name: str, folder: Path, quiet: bool = False) -> NotebookNode:

@@ -81,6 +81,7 @@ def read_master(target: Target) -> NotebookNode:
         language_info=NotebookNode(name="python"),
         minitrain=NotebookNode(lab=target.name, source=digest),
     )
+    setup_first(notebook)
     add_colab(notebook, target.name, target.root)
     seen: dict[str, int] = {}
     for number, cell in enumerate(notebook.cells, start=1):
@@ -92,6 +93,17 @@ def read_master(target: Target) -> NotebookNode:
         cell.id = _stable_id(cell, seen)
     add_grading_metadata(notebook, target.name, target.root)
     return notebook
+
+
+def setup_first(notebook: NotebookNode) -> None:
+    """Moves a lab's closing picture from its title below the setup cell, which is then seen at once
+    on a small screen."""
+    title, setup = notebook.cells[0], notebook.cells[1:2]
+    text, mark, picture = title.source.partition("\n\n![")
+    if mark and any("exercise" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        assert "setup" in setup[0].metadata.get("tags", []), "the setup cell follows the title"
+        title.source = text
+        notebook.cells.insert(2, nbformat.v4.new_markdown_cell(mark.strip() + picture))
 
 
 def _check_cell(target: Target, number: int, cell: NotebookNode, tags: list[str]) -> None:
