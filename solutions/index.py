@@ -2,10 +2,15 @@
 # # The map of the course
 #
 # You will build the techniques that train large models in plain PyTorch, measure them, and be graded on the
-# mechanism: bytes held, bytes sent, communication that overlaps with computation. A laptop with two cores is enough. Run the next cell
-# (Shift+Enter) to see the map: an arrow leads from each lab to those that build on it, and a green bar shows the share of its points that you have earned.
+# mechanism: bytes held, bytes sent, communication that overlaps with computation. A laptop with two cores is enough. An arrow
+# leads from each lab to those that build on it.
+#
+# ![The map of the course: a box for each lab, with arrows to the labs that build on it](../labs/pictures/index.png)
+#
+# Run the next cell (Shift+Enter) to see it with your own points: a green bar shows the share of a lab's points that you have
+# earned.
 
-# %% tags=["setup"]
+# %% tags=["setup", "picture"]
 from minitrain.lab.notebook.overview import overview
 
 overview()
