@@ -833,7 +833,7 @@ with show.canvas(columns=2) as (figure, axes):
     axes[1].minorticks_off()
 show.figure(
     figure,
-    alt="Speed a GPU against tp falls past 8; memory fits an H100 from tp 8.",
+    alt="Speed a GPU falls as tp grows past 8; memory fits an H100 from tp 8.",
 )
 
 # %% [markdown]

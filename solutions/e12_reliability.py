@@ -1178,7 +1178,7 @@ ideas.checkpoint_intervals()
 #
 # Difficulty 2 · 5 minutes · 4 points
 #
-# Use the series, a search or a formula of your own: the result is compared with the exact maximum.
+# Use the series, a search or a formula of your own: the result is compared with the exact maximum, and for $\delta \ge 2M$ with $M$.
 
 
 # %% tags=["exercise"]
