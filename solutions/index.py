@@ -30,9 +30,11 @@ overview()
 # | [e02d](../labs/e02d_expert_parallel.ipynb) | How does each token reach its experts? |
 # | [e02e](../labs/e02e_context_parallel.ipynb) | How do several ranks share one long sequence? |
 # | [e02f](../labs/e02f_four_dimensions.ipynb) | Which kind of parallelism goes where on a cluster? |
+# | [e02g](../labs/e02g_slow_networks.ipynb) | How do you train when the network is slow, or shared with others? |
 # | [e03](../labs/e03_zero.ipynb) | How do you train a model that no single rank can hold? |
 # | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need in training? |
 # | [e05](../labs/e05_activation_memory.ipynb) | Which activations can be discarded and recomputed? |
+# | [e14](../labs/e14_architectures.ipynb) | What must a layer remember of its past, and what may it forget? |
 
 # %% [markdown]
 # **Using a trained model**: fine-tuned, compressed, served, and what it costs.
@@ -41,6 +43,7 @@ overview()
 # |---|---|
 # | [e06](../labs/e06_lora.ipynb) | How does a model learn something new while its weights stay frozen? |
 # | [e07](../labs/e07_qlora.ipynb) | How do you fine-tune a model that fits into memory only in four bits? |
+# | [e13](../labs/e13_alignment.ipynb) | How does a model learn what people prefer, and how far does it drift for that? |
 # | [e08](../labs/e08_quantization.ipynb) | How few bits does a trained weight need? |
 # | [e09](../labs/e09_inference.ipynb) | How does one model serve many requests at once? |
 # | [e09b](../labs/e09b_speculative_decoding.ipynb) | How does one pass of a model generate several tokens, with the distribution unchanged? |
@@ -53,6 +56,7 @@ overview()
 # |---|---|
 # | [e11](../labs/e11_data_pipeline.ipynb) | Which text is worth training on, and which rank reads which row? |
 # | [e12](../labs/e12_reliability.ipynb) | How does a run survive failures? |
+# | [e15](../labs/e15_capstone.ipynb) | What do all techniques give together, and how near to the best do you come? |
 
 # %% [markdown]
 # ## How a lab works
