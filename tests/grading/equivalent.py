@@ -395,4 +395,44 @@ EQUIVALENT = {
         "s = s / (s.max() * s.min()).sqrt() -> s /= (s.max() * s.min()).sqrt()",
         "s = s / (s.max() * s.min()).sqrt()",
     ): "s is a tensor of its own by then",
+    (
+        "fake_quantize",
+        "1.0 -> 2.0",
+        "scale = torch.where(own > 0, own / form.largest, 1.0)[:, None, :, None]",
+    ): "a tile of zeros stays one by any scale",
+    (
+        "verify",
+        "1 -> 2",
+        "q = torch.nn.functional.pad(q, (0, 0, 0, 1))  # nothing is taken off a bonus token's p",
+    ): "no request looks at the place after the bonus token's",
+    (
+        "verify",
+        "accepted.long() -> accepted",
+        "kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first that is not",
+    ): "a product of bools is int64",
+    (
+        "verify",
+        "rest.sum -> rest.mean",
+        "rest = torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, own)",
+    ): "the mean is above 0 where the sum is",
+    (
+        "verify",
+        "rest.sum(dim=1, keepdim=True) -> rest.mean(dim=1, keepdim=True)",
+        "rest = torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, own)",
+    ): "the mean is above 0 where the sum is",
+    (
+        "ngram_draft",
+        "min(longest, len(tokens) - 1) -> longest",
+        "for size in range(min(longest, len(tokens) - 1), 0, -1):",
+    ): "for a size of all tokens and more there is no earlier start to look at",
+    (
+        "ngram_draft",
+        "len(tokens) - 1 -> len(tokens)",
+        "for size in range(min(longest, len(tokens) - 1), 0, -1):",
+    ): "for a size of all tokens there is no earlier start to look at",
+    (
+        "medusa_loss",
+        "total = total + decay ** k * loss -> total += decay ** k * loss",
+        "total = total + decay**k * loss",
+    ): "total is a tensor of its own, and nothing was saved of it",
 }
