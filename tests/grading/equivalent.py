@@ -340,4 +340,99 @@ EQUIVALENT = {
         "unit.start_gather() -> pass",
         "unit.start_gather()",
     ): "gather() begins it, right after the neighbour's",
+    (
+        "quantize_absmax",
+        "(tiles / scale[:, :, None]).round().clamp(-m, m) -> (tiles / scale[:, :, None]).round()",
+        "codes = (tiles / scale[:, :, None]).round().clamp(-m, m)",
+    ): "no magnitude is above the largest, which is code m",
+    (
+        "llm_int8",
+        "(regular / x_scale).round().clamp(-127, 127) -> (regular / x_scale).round()",
+        "x_codes = (regular / x_scale).round().clamp(-127, 127).to(torch.int8)",
+    ): "no magnitude is above the largest, which is code 127",
+    (
+        "llm_int8",
+        "127 -> 128",
+        "x_codes = (regular / x_scale).round().clamp(-127, 127).to(torch.int8)",
+    ): "no magnitude is above the largest, which is code 127",
+    (
+        "llm_int8",
+        "x_scale = x_scale.clamp(min=torch.finfo(x.dtype).tiny) -> pass",
+        "x_scale = x_scale.clamp(min=torch.finfo(x.dtype).tiny)",
+    ): "nan becomes code 0, whose scale is 0",
+    (
+        "llm_int8",
+        "x_scale.clamp(min=torch.finfo(x.dtype).tiny) -> x_scale",
+        "x_scale = x_scale.clamp(min=torch.finfo(x.dtype).tiny)",
+    ): "nan becomes code 0, whose scale is 0",
+    (
+        "gptq",
+        "h.double() -> h",
+        "w, h, m = w.double(), h.double().clone(), 2 ** (bits - 1) - 1",
+    ): "h is float64 already",
+    (
+        "gptq",
+        "w[:, start:stop].clone() -> w[:, start:stop]",
+        "part, errors = w[:, start:stop].clone(), torch.empty_like(w[:, start:stop])",
+    ): "w is a copy in float64 by then, and these columns are not read again",
+    (
+        "gptq",
+        "scales[-1][:, 0].double() -> scales[-1][:, 0]",
+        "column, own = part[:, j - start], scales[-1][:, 0].double()",
+    ): "float64 over float32 is float64",
+    (
+        "gptq",
+        "1.0 -> 2.0",
+        "diagonal[dead] = diagonal.sum() / (~dead).sum() if not dead.all() else 1.0",
+    ): "twice the unit matrix corrects nothing either",
+    (
+        "awq",
+        "dequantize(*quantize_absmax(w * s, bits, group), group) /... -> w - dequantize(*quantize_absmax(w * s, bits, group), grou...",
+        "change = dequantize(*quantize_absmax(w * s, bits, group), group) / s - w",
+    ): "the sign goes: the change is squared",
+    (
+        "awq",
+        "s = s / (s.max() * s.min()).sqrt() -> s /= (s.max() * s.min()).sqrt()",
+        "s = s / (s.max() * s.min()).sqrt()",
+    ): "s is a tensor of its own by then",
+    (
+        "fake_quantize",
+        "1.0 -> 2.0",
+        "scale = torch.where(own > 0, own / form.largest, 1.0)[:, None, :, None]",
+    ): "a tile of zeros stays one by any scale",
+    (
+        "verify",
+        "1 -> 2",
+        "q = torch.nn.functional.pad(q, (0, 0, 0, 1))  # nothing is taken off a bonus token's p",
+    ): "no request looks at the place after the bonus token's",
+    (
+        "verify",
+        "accepted.long() -> accepted",
+        "kept = accepted.long().cumprod(dim=1).sum(dim=1)  # (B,): up to the first that is not",
+    ): "a product of bools is int64",
+    (
+        "verify",
+        "rest.sum -> rest.mean",
+        "rest = torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, own)",
+    ): "the mean is above 0 where the sum is",
+    (
+        "verify",
+        "rest.sum(dim=1, keepdim=True) -> rest.mean(dim=1, keepdim=True)",
+        "rest = torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, own)",
+    ): "the mean is above 0 where the sum is",
+    (
+        "ngram_draft",
+        "min(longest, len(tokens) - 1) -> longest",
+        "for size in range(min(longest, len(tokens) - 1), 0, -1):",
+    ): "for a size of all tokens and more there is no earlier start to look at",
+    (
+        "ngram_draft",
+        "len(tokens) - 1 -> len(tokens)",
+        "for size in range(min(longest, len(tokens) - 1), 0, -1):",
+    ): "for a size of all tokens there is no earlier start to look at",
+    (
+        "medusa_loss",
+        "total = total + decay ** k * loss -> total += decay ** k * loss",
+        "total = total + decay**k * loss",
+    ): "total is a tensor of its own, and nothing was saved of it",
 }

@@ -9,8 +9,7 @@ import torch
 from minitrain.lab.grading import expect
 from minitrain.lab.grading.checks import Exercise, Experiment, Question, Reveal, check
 from minitrain.lab.grading.difference import difference
-from minitrain.lab.grading.variants import hints as hints_of
-from minitrain.lab.grading.variants import variant
+from minitrain.lab.grading.variants import cause, hints, variant
 
 from .probes import e08_quantization as probes
 
@@ -38,54 +37,31 @@ HIDDEN = (
     "minitrain/quantization/methods/gptq.py",
     "minitrain/quantization/methods/scales.py",
 )
-FOR_ZEROS = "a group of zeros: its scale must be above 0, or 0 / 0 is nan"
+TINY = torch.finfo(torch.float32).tiny
+ONE, SIZES_OF_ROWS = torch.ones(1, 1), torch.tensor([[1e-30], [1e30], [0.0], [1.0]])
+NAMES = ("codes", "scale", "zero")
 OVER = "the last group of a row may be smaller: pad with zeros, and cut the padding off"
 SHORT = {("unflatten", "invalid for input", "reshape", "view"): OVER}
-MARGIN = 3e-4  # of a step, from any tie: what float32 may turn
+SINGULAR = {
+    ("singular", "positive-definite", "positive definite", "factorization"): "a column whose input was always 0 leaves "
+    "H without an inverse: give its diagonal the mean of the others, 1 if all are 0"
+}  # fmt: skip
 
 
-def largest(bits):
-    return 2 ** (bits - 1) - 1
+def steady(draw, f):
+    """Draws calls until none of f's codes is near a tie, where rounding errors would decide."""
+    while True:
+        x, *rest = draw()
+        want = f(x, *rest)
+        others = (f(x * (1 + 1e-5 * torch.randn_like(x)), *rest) for _ in range(8))
+        if all(difference(other, want, 1e-3) is None for other in others):
+            return x, *rest
 
 
-def cut(width, group):
-    return [slice(start, min(start + group, width)) for start in range(0, width, group)]
-
-
-def spread(scale, group, width):
-    """(F, G) -> (F, D)"""
-    return scale.repeat_interleave(group, dim=1)[:, :width]
-
-
-def drawn_codes(shape, bits, group):
-    """Codes of which each group has the largest, of either sign, and how far each is off."""
-    m = largest(bits)
-    codes = torch.randint(-m, m + 1, shape)
-    offsets = 0.8 * torch.rand(shape, dtype=torch.float64) - 0.4
-    for part in cut(shape[1], group):
-        place = torch.randint(part.start, part.stop, (shape[0],))
-        rows = torch.arange(shape[0])
-        codes[rows, place] = m * (2 * torch.randint(2, (shape[0],)) - 1)
-        offsets[rows, place] = 0
-        inner = codes[:, part].abs() == m
-        inner[rows, place - part.start] = False
-        codes[:, part] -= codes[:, part].sign() * inner  # no other one is as large
-    return codes, offsets
-
-
-def drawn(shape, bits, group, size=1.0):
-    """w (F, D) that no rounding of floats turns, its codes and its scales (F, G)."""
-    codes, offsets = drawn_codes(shape, bits, group)
-    groups = len(cut(shape[1], group))
-    scale = size * (0.2 + torch.rand(shape[0], groups, dtype=torch.float64))
-    w = (codes + offsets) * spread(scale, group, shape[1])
-    return w.float(), codes.to(torch.int8), scale.float()
-
-
-def refuse_ready_made(got, least):
-    """What came of calls; at least as many numbers must have been computed as `least` has."""
+def refuse_ready_made(got, calls):
+    """What came of calls; at least as many numbers as in their first arguments were computed."""
     found = sorted(name for name in got["names"] if "quantize" in name)
-    count = sum(tensor.numel() for tensor in least)
+    count = sum(call[0].numel() for call in calls)
     expect.that(
         not found,
         f"PyTorch's own {', '.join(found)} has done it: ready-made quantization is not the exercise. Divide, round "
@@ -98,47 +74,62 @@ def refuse_ready_made(got, least):
     )
 
 
-def outs_of(submission, cases, names, own=None):
-    """What came of each call: as many tensors as names; `own`: the names of its arguments."""
-    got = submission.run(probes.in_a_row, cases)
-    refuse_ready_made(got, [case[0] for case in cases])
+def outs_of(submission, calls, names, arguments):
+    """What came of each call: as many parts as names; `arguments` stay as they are."""
+    got = submission.run(probes.in_a_row, calls)
+    refuse_ready_made(got, calls)
     outs = [call["out"] for call in got["calls"]]
     for out in outs:
         expect.that(
             isinstance(out, (list, tuple)) and len(out) == len(names),
             f"got {expect.show(out)}: return {', '.join(names)}",
         )
-    if own:
-        expect.left_alone(got["calls"], cases, own)
+    expect.left_alone(got["calls"], calls, arguments)
     return outs
 
 
-def live(scale, codes):
-    words = f"the scales {expect.show(scale)} hold one that is not above 0. For {FOR_ZEROS}"
-    expect.that((scale > 0).all() and scale.isfinite().all(), words)
-    return codes
+def settled(out, want):
+    """`out`, with our scale where a group is of zeros: any above 0 is right."""
+    codes, scale, *zero = out
+    if not isinstance(scale, torch.Tensor) or scale.shape != want[1].shape:
+        return out
+    expect.that(
+        (scale > 0).all() and scale.isfinite().all(),
+        f"the scales {expect.show(scale)} hold one that is not above 0. For a group of zeros, too, it must be, or 0 / 0 "
+        "is nan",
+    )
+    return codes, torch.where(want[1] == TINY, want[1].to(scale.dtype), scale), *zero
 
 
-TILES = "tiles.abs().amax(dim=2) / m"
-ROUND = "(tiles / scale[:, :, None]).round()"
-CUT = "those are cut, toward 0: round to the nearest"
-ABSMAX = [
-    ((TILES, "tiles.abs().amax(dim=2) / (m + 1)"), "that is divided by m + 1: the largest magnitude becomes code m, so divide by m"),
-    ((TILES, "tiles.abs().amax(dim=2) / (m + 0.5)"), "that is divided by m + 1/2: the largest magnitude becomes code m, so divide by m"),
-    ((TILES, "tiles.abs().amax(dim=2) / (2 * m + 1)"), "that is divided by all codes: a sign takes half of them"),
-    ((TILES, "tiles.abs().amax(dim=2)"), "that is the largest magnitude itself: divide it by m"),
-    ((TILES, "m / tiles.abs().amax(dim=2)"), "that is upside down: scale = largest magnitude / m"),
-    ((TILES, "tiles.abs().amax(dim=(1, 2))[:, None].expand(tiles.shape[:2]) / m"), "that is one scale a row: one for each group"),
-    ((TILES, "tiles.abs().amax().expand(tiles.shape[:2]) / m"), "that is one scale for all: one for each group"),
-    ((TILES, "tiles.amax(dim=2) / m"), "the largest *magnitude* sets the scale, of negative numbers too: `.abs()` first"),
-    ((TILES, "tiles.amax(dim=2).abs() / m"), "the largest *magnitude* sets the scale: `.abs()` comes before `.amax()`"),
-    (("(0, -width % group)", "(-width % group, 0)"), "those are groups counted from the row's end, so that the first one is the smaller: it is the last"),
-    ((TILES, "torch.stack([part.abs().amax(1) for part in w.chunk(tiles.shape[1], dim=1)], dim=1) / m"), "those are groups of one size, as `torch.chunk` makes them: each has `group` columns, the last what is left"),
-    ((ROUND, "(tiles / scale[:, :, None]).trunc()"), CUT),
-    ((ROUND, "(tiles / scale[:, :, None]).floor()"), "those are rounded down: round to the nearest"),
-    ((".clamp(-m, m)", ".clamp(-m, m) + m"), "those begin at 0: codes have a sign here, from -m to m"),
-    ((".to(torch.int8), scale", ", scale"), "the codes are still floats: `.to(torch.int8)`"),
-]  # fmt: skip
+def are_right(item, submission, calls, tol=None):
+    """calls: (w, bits, group, …) or (w, h, bits, group, …)."""
+
+    def by(f):
+        return [f(*call) for call in calls]
+
+    wants = by(variant(item.reference))
+    names = NAMES[: len(wants[0])]
+    found = outs_of(submission, calls, names, item.arguments)
+    outs = [settled(*pair) for pair in zip(found, wants)]
+    words = cause(outs, item.reference, item.MISTAKES, by, tol)
+    for (w, *rest), out, want in zip(calls, outs, wants):
+        rest = [part for part in rest if not isinstance(part, torch.Tensor)]
+        told = f"w {tuple(w.shape)}, {rest[0]} bits, groups of {rest[1]}"
+        told += f", block {rest[2]}" if len(rest) > 2 else ""
+        for name in sorted(names, key=("scale", "zero", "codes").index):
+            place = names.index(name)
+            wrong = [(out[place], words)]
+            expect.equal(out[place], want[place], tol, wrong, f"{name} ({told})")
+            if name == "scale":  # a small one counts as much as a large one
+                ratio = out[1] / want[1]
+                what = f"each scale over what it must be ({told})"
+                expect.equal(ratio, torch.ones_like(ratio), tol, what=what)
+
+
+def drawn(item, shape, bits, group, move=0.0, sizes=ONE):
+    """A call; sizes (F, 1): of the rows."""
+    f = variant(item.reference)
+    return steady(lambda: (torch.randn(shape) * sizes + move, bits, group), f)
 
 
 class TestQuantizeAbsmax(Exercise):
@@ -147,94 +138,39 @@ class TestQuantizeAbsmax(Exercise):
     name = "quantize_absmax"
     reference = "minitrain.quantization.plain:quantize_absmax"
     hidden = HIDDEN
+    arguments = ("w",)
+    MISTAKES = (
+        (("abs().amax(dim=2) / m", "abs().amax(dim=2) / (m + 1)"), "that is divided by m + 1: the largest magnitude becomes code m, so divide by m"),
+        (("abs().amax(dim=2) / m", "abs().amax(dim=(1, 2))[:, None].expand(tiles.shape[:2]) / m"), "that is one scale a row: one for each group"),
+        (("tiles.abs().amax(dim=2)", "tiles.amax(dim=2).abs()"), "the largest *magnitude* sets the scale: `.abs()` comes before `.amax()`"),
+        (("(tiles / scale[:, :, None]).round()", "(tiles / scale[:, :, None]).trunc()"), "codes are cut, toward 0: round to the nearest"),
+        (("(0, -width % group)", "(-width % group, 0)"), "groups were counted from the row's end, so that the first one is the smaller: it is the last"),
+    )  # fmt: skip
 
-    def compare(self, submission, cases):
-        """cases: (w, bits, group, codes, scale)."""
-        calls = [case[:3] for case in cases]
-        outs = outs_of(submission, calls, ("codes", "scale"), ["w"])
-        for out, (w, bits, group, codes, scale) in zip(outs, cases):
-            told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}"
-            wrong = list(hints_of(self.reference, ABSMAX, lambda f, c=(w, bits, group): f(*c)))
-            hints = [(one[1], words) for one, words in wrong]
-            is_raised = out[1].shape == scale.shape and out[1].min() > scale.min()
-            words = f"scales below {float(out[1].min()):.3g} were raised to it, or it was added to them: only a group of zeros needs one"
-            hints += [(out[1], words)] * is_raised
-            expect.equal(out[1], scale, what=f"scale ({told})", hints=hints)
-            ratio = (out[1] / scale)[scale > 0]
-            hints = [(ratio, words)] * is_raised
-            what = f"each scale over what it must be ({told})"
-            expect.equal(ratio, torch.ones_like(ratio), what=what, hints=hints)
-            hints = [(one[0], words) for one, words in wrong]
-            expect.equal(out[0], codes, what=f"codes ({told})", hints=hints)
-
-    def drawn_cases(self, *shapes):
-        """shapes: (shape, bits, group, size)."""
-        found = []
-        for shape, bits, group, *size in shapes:
-            w, codes, scale = drawn(shape, bits, group, *size)
-            found.append((w, bits, group, codes, scale))
-        return found
+    def compare(self, submission, *shapes):
+        are_right(self, submission, [drawn(self, *shape) for shape in shapes])
 
     @check(
         points=3, title="one scale a row: the largest magnitude becomes code m, others the nearest"
     )
     def test_rows(self, submission):
-        shapes = [((5, 8), 4, 8), ((3, 16), 8, 16, 1e-3), ((1, 7), 3, 7, 1e4), ((4, 5), 2, 5)]
-        self.compare(submission, self.drawn_cases(*shapes))
+        self.compare(submission, ((5, 8), 4, 8), ((3, 16), 8, 16), ((1, 7), 3, 7), ((4, 5), 2, 5))
 
     @check(points=3, title="one scale a group, also where groups do not divide the row")
     def test_groups(self, submission):
         shapes = [((4, 12), 4, 4), ((3, 10), 3, 4), ((3, 9), 4, 4), ((2, 7), 8, 3), ((5, 4), 4, 16)]
         with expect.because(SHORT):
-            self.compare(submission, self.drawn_cases(*shapes, ((1, 9), 4, 2)))
+            self.compare(submission, *shapes, ((1, 9), 4, 2), ((2, 1), 4, 1))
 
     @check(
         points=2,
         title="a group of zeros gives zeros; tiny and huge weights have scales of their size",
     )
     def test_edges(self, submission):
-        w, codes, _ = drawn((2, 8), 4, 4)
-        w[0, :4], codes[0, :4] = 0, 0
-        zeros = torch.zeros(2, 8)
-        outs = outs_of(submission, [(zeros, 4, 4), (w, 4, 4)], ("codes", "scale"))
-        for out, want in zip(outs, (zeros.to(torch.int8), codes)):
-            expect.equal(live(out[1], out[0]), want, what="codes with a group of zeros")
-        self.compare(submission, self.drawn_cases(((2, 6), 8, 3, 1e-30), ((2, 6), 4, 6, 1e30)))
-
-
-LOW = "tiles.amin(dim=2).clamp(max=0), tiles.amax(dim=2).clamp(min=0)"
-RANGE = "(high - low) / n"
-ZERO = "(-low / scale).round()"
-ZERO_POINT = [
-    ((LOW, "tiles.amin(dim=2), tiles.amax(dim=2)", ".byte(), scale, zero.byte()", ".clamp(0, 255).byte(), scale, zero.clamp(0, 255).byte()"),
-     "the range must hold 0, or 0 has no code: smallest at most 0, largest at least 0"),
-    ((RANGE, "(high - low) / (n + 1)"), "between so many codes there are 2^b - 1 steps"),
-    ((RANGE, "torch.maximum(high, -low) / (n // 2)"), "that is absmax's scale: (largest - smallest) / (2^b - 1)"),
-    ((RANGE, "torch.maximum(high, -low) / n"), "that is of the largest magnitude: the whole range, largest - smallest, has 2^b - 1 steps"),
-    (("zero.byte()", "zero"), "it is a code: `.byte()`"),
-    (("zero.byte()", "zero.int()"), "it is a code: `.byte()`"),
-    ((ZERO, "(-low / scale).trunc()"), "that is cut: zero is the *nearest* code, round it"),
-    ((ZERO, "(high / scale).round()"), "that is counted from the other end: -smallest / scale"),
-    ((ROUND, "(tiles / scale[:, :, None]).trunc()"), CUT),
-    ((" + zero[:, :, None]", " - zero[:, :, None]"), "zero is subtracted: it is added, so that 0 has the code `zero`"),
-    ((" + zero[:, :, None]", ""), "zero is missing: add it, so that 0 has the code `zero`"),
-    ((f"({ROUND} + zero[:, :, None])", "((tiles - low[:, :, None]) / scale[:, :, None]).round()"), "w - smallest was rounded, and `zero` apart from it: w / s is rounded, and the whole number `zero` added"),
-    (("[:, :width].byte()", "[:, :width]"), "the codes are still floats: `.byte()`"),
-]  # fmt: skip
-
-
-def zero_points(w, bits, group):
-    """Codes, scale and zero, in float64, group by group."""
-    codes, scale, zero = variant(TestQuantizeZeroPoint.reference)(w.double(), bits, group)
-    return codes, torch.where((w != 0).any(), scale, 1.0).float(), zero
-
-
-def far_from_ties(draw, ratios):
-    """Draws until no ratio is near a half."""
-    while True:
-        drawn = draw()
-        if all((r.double().remainder(1) - 0.5).abs().min() > MARGIN for r in ratios(drawn)):
-            return drawn
+        calls = [drawn(self, (4, 6), 4, 3, 0.0, SIZES_OF_ROWS), (torch.zeros(2, 8), 4, 4)]
+        w, *rest = drawn(self, (4, 6), 8, 3)
+        w[1, :3], w[3, 3:] = 0, 0
+        are_right(self, submission, [*calls, (w, *rest)])
 
 
 class TestQuantizeZeroPoint(Exercise):
@@ -243,70 +179,36 @@ class TestQuantizeZeroPoint(Exercise):
     name = "quantize_zero_point"
     reference = "minitrain.quantization.plain:quantize_zero_point"
     hidden = HIDDEN
-    names = ("codes", "scale", "zero")
+    arguments = ("w",)
+    MISTAKES = (
+        (("(high - low) / n", "(high - low) / (n + 1)"), "between so many codes there are 2^b - 1 steps"),
+        (("(high - low) / n", "torch.maximum(high, -low) / n"), "that is of the largest magnitude: the whole range, largest - smallest, has 2^b - 1 steps"),
+        (("amin(dim=2).clamp(max=0)", "amin(dim=2)", "amax(dim=2).clamp(min=0)", "amax(dim=2)"), "the range must hold 0, or 0 has no code: smallest at most 0, largest at least 0"),
+        (("(-low / scale).round()", "(-low / scale).trunc()"), "zero is cut: it is the *nearest* code, round it"),
+        (("(tiles / scale[:, :, None]).round() + zero[:, :, None]", "((tiles - low[:, :, None]) / scale[:, :, None]).round()"), "w - smallest was rounded, and `zero` apart from it: w / s is rounded, and the whole number `zero` added"),
+    )  # fmt: skip
 
-    def draw(self, shape, bits, group, move=0.0, size=1.0, fits=lambda low, high, scale: True):
-        """w whose groups lie to one side by `move`, without ties; fits: asked of each draw."""
-
-        def ends(w):
-            _, scale, _ = zero_points(w, bits, group)
-            parts = [w[:, part] for part in cut(shape[1], group)]
-            low, high = (torch.stack([f(p, 1) for p in parts], 1) for f in (torch.amin, torch.amax))
-            return low, high, scale
-
-        def ratios(w):
-            low, _, scale = ends(w)
-            return w / spread(scale, group, shape[1]), -low.clamp(max=0) / scale
-
-        while True:
-            w = far_from_ties(lambda: size * (torch.randn(shape) + move), ratios)
-            if fits(*ends(w)):
-                return w
-
-    def both_signs(self, *shape):
-        """As `draw`, and each group has both signs: none is of one sign by chance."""
-        return self.draw(*shape, fits=lambda low, high, scale: (low < 0).all() and (high > 0).all())
-
-    def compare(self, submission, cases):
-        for case, out in zip(cases, outs_of(submission, cases, self.names, ["w"])):
-            w, bits, group = case
-            wants = zero_points(*case)
-            told = f"w {tuple(w.shape)} from {w.min():.3g} to {w.max():.3g}, {bits} bits, groups of {group}"
-            wrong = list(hints_of(self.reference, ZERO_POINT, lambda f, case=case: f(*case)))
-            for place in (1, 2, 0):
-                hints = [(one[place], words) for one, words in wrong]
-                what = f"{self.names[place]} ({told})"
-                expect.equal(out[place], wants[place], what=what, hints=hints)
-                if place == 1:
-                    what = f"each scale over what it must be ({told})"
-                    expect.equal(out[1] / wants[1], torch.ones_like(wants[1]), what=what)
+    def compare(self, submission, *shapes):
+        are_right(self, submission, [drawn(self, *shape) for shape in shapes])
 
     @check(points=4, title="the range from smallest to largest has 2^b - 1 steps; 0 has a code")
     def test_codes(self, submission):
-        shapes = [
-            ((5, 8), 4, 8, 0.5, 1.0),
-            ((3, 16), 8, 16, -0.3, 1e-3),
-            ((4, 9), 3, 9, 0.2, 1e3),
-            ((1, 6), 2, 6, 0.0, 1.0),
-        ]
-        self.compare(submission, [(self.both_signs(*shape), *shape[1:3]) for shape in shapes])
+        self.compare(
+            submission, ((5, 8), 4, 8, 0.5), ((3, 16), 8, 16, -0.3), ((4, 9), 3, 9, 0.2), ((1, 6), 2, 6, 0.0)
+        )  # fmt: skip
 
     @check(points=2, title="groups of one sign only: 0 is inside, exactly")
     def test_one_sign(self, submission):
-        shapes = [((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0)]
-        # no zero that is cut, not rounded, falls below the last code: that is another check's
-        whole = lambda low, high, scale: not (-low.clamp(max=0) / scale).remainder(1).any()  # noqa: E731
-        self.compare(submission, [(self.draw(*s, fits=whole), *s[1:3]) for s in shapes])
+        self.compare(submission, ((4, 8), 4, 4, 6.0), ((3, 8), 4, 8, -6.0), ((2, 5), 8, 5, 9.0))
 
     @check(points=2, title="groups that do not divide the row, and groups of zeros")
     def test_edges(self, submission):
-        shapes = [((3, 10), 4, 4, 0.4), ((5, 4), 8, 16, 0.1)]
-        cases = [(self.both_signs(*shape), *shape[1:3]) for shape in shapes]
         with expect.because(SHORT):
-            self.compare(submission, [*cases, (self.draw((2, 7), 3, 3, 6.0), 3, 3)])
-        ((codes, scale, zero),) = outs_of(submission, [(torch.zeros(2, 6), 4, 3)], self.names)
-        want = zero.repeat_interleave(3, 1)
-        expect.equal(live(scale, codes), want, what="codes of zeros, which are the code `zero`")
+            self.compare(
+                submission, ((3, 10), 4, 4, 0.4), ((5, 4), 8, 16, 0.1), ((2, 7), 3, 3, 6.0)
+            )
+        calls = [drawn(self, (4, 6), 4, 3, 0.0, SIZES_OF_ROWS), (torch.zeros(2, 6), 4, 3)]
+        are_right(self, submission, calls)
         self.both_ends(submission)
 
     def both_ends(self, submission):
@@ -314,8 +216,8 @@ class TestQuantizeZeroPoint(Exercise):
         w = torch.randn(64, 6).clamp(-2, 2)
         w[:, 1] = 2 + torch.rand(64)
         w[:, 4] = -w[:, 1]
-        cases = [(w, bits, 6) for bits in (4, 8)]
-        for (_, bits, _), out in zip(cases, outs_of(submission, cases, self.names)):
+        calls = [(w, bits, 6) for bits in (4, 8)]
+        for (_, bits, _), out in zip(calls, outs_of(submission, calls, NAMES, ["w"])):
             codes, scale, zero = out
             off = ((codes.double() - zero.double()) * scale.double() - w).abs() > 0.51 * scale
             expect.that(
@@ -325,187 +227,109 @@ class TestQuantizeZeroPoint(Exercise):
             )
 
 
-X_CODES = "x_codes = (regular / x_scale)"
-OWN = "regular.abs().amax(dim=1, keepdim=True)"
-INT8 = [
-    ((X_CODES, "x_codes = (x / x_scale)"), "codes of outliers went into `multiply`, too: make those columns 0 there, or leave them out"),
-    (("x.masked_fill(outlier, 0)", "x"), "codes of outliers went into `multiply`, too: make those columns 0 there, or leave them out"),
-    (("x.masked_fill(outlier, 0)", "x.masked_fill(x.abs() >= threshold, 0)"), "the large numbers alone were taken out, and a column is taken out whole"),
-    ((">= threshold", "> threshold"), "a column whose largest magnitude is the threshold itself reaches it, too: `>=`"),
-    (("x.abs().amax(dim=0) >=", "x.amax(dim=0) >="), "it is the largest *magnitude* that reaches it, of negative numbers too: `.abs()`"),
-    ((OWN, "x.abs().amax(dim=1, keepdim=True)"), "the outliers have set the scales: take the largest magnitude of each token *without* them"),
-    ((OWN, "regular.abs().amax().expand(len(x), 1)"), "that is one scale for all tokens: each token has its own"),
-    ((X_CODES, "x_codes = (regular / (regular.abs().amax(dim=0) / 127).clamp(min=1e-30))"), "that is one scale a column: each token, a row of x, has its own"),
-    ((X_CODES, "x_codes = (regular * 127 / threshold)"), "that is the threshold over 127 as every token's scale: it is a token's own largest ordinary number over 127"),
-    (("return y + x[:, outlier] @ (codes[:, outlier] * scale).t()", "return y"), "the outliers' columns are missing: add their product in floating point"),
-    (("(codes[:, outlier] * scale).t()", "codes[:, outlier].float().t()"), "the outliers' product lacks W's scale"),
-    (("* x_scale * scale.t()", "* 1.0"), "those are bare integers: multiply by the scales of x and of W"),
-]  # fmt: skip
-
-
 class TestLlmInt8(Exercise):
     """Int8 products beside a few exact columns"""
 
     name = "llm_int8"
     reference = "minitrain.quantization.plain:llm_int8"
     hidden = HIDDEN
+    MISTAKES = (
+        (("regular = x.masked_fill(outlier, 0)", "regular = x"), "the outliers took part: make their columns 0 for `multiply` and for the scales, or leave them out"),
+        (("x_scale = regular.abs().amax(dim=1", "x_scale = x.abs().amax(dim=1"), "the outliers have set the scales: take the largest magnitude of each token *without* them"),
+        (("x.masked_fill(outlier, 0)", "x.masked_fill(x.abs() >= threshold, 0)"), "the large numbers alone were taken out, and a column is taken out whole"),
+        (("(dim=0) >= threshold", "(dim=0) > threshold"), "a column whose largest magnitude is the threshold itself reaches it, too: `>=`"),
+        (("regular.abs().amax(dim=1, keepdim=True)", "regular.abs().amax().expand(len(x), 1)"), "that is one scale for all tokens: each token has its own"),
+    )  # fmt: skip
 
-    def draw(self, tokens, width, features, outliers=(), negative=False):
-        """x (T, D) without ties; the columns `outliers` are 6 and more."""
-        x_codes, offsets = drawn_codes((tokens, width), 8, width)
-        sizes = 0.01 + 0.02 * torch.rand(tokens, 1, dtype=torch.float64)
-        x = ((x_codes + offsets) * sizes).float()
-        for number, column in enumerate(outliers):
-            x[:, column] = 0.3 * torch.randn(tokens)
-            large = (-1 if negative else 1) * (20.0 + 10 * number)
-            x[int(torch.randint(tokens, ())), column] = large
-        regular = torch.ones(width, dtype=torch.bool)
-        regular[list(outliers)] = False
-        rest = x[:, regular]
-        rest = rest / rest.abs().amax(1, keepdim=True) * 127  # again without ties
-        clear = torch.where((rest.remainder(1) - 0.5).abs() < 0.02, rest + 0.1 * -rest.sign(), rest)
-        x[:, regular] = clear * (0.01 + 0.02 * torch.rand(tokens, 1))
+    def draw(self, tokens, width, features, outliers=(), size=20.0, threshold=6.0):
+        """`outliers`: columns of which one token's number is large."""
+
+        def drawn():
+            x = torch.randn(tokens, width).clamp(-4, 4) * (0.1 + torch.rand(tokens, 1))
+            for number, column in enumerate(outliers, 1):
+                x[int(torch.randint(tokens, ())), column] = size * number
+            return x, codes, scale, extra, threshold
+
         codes = torch.randint(-127, 128, (features, width), dtype=torch.int8)
-        return x, codes, 0.001 + 0.01 * torch.rand(features, 1)
+        scale = 0.001 + 0.01 * torch.rand(features, 1)
+        extra = torch.randint(-900, 900, (tokens, features))
+        return steady(drawn, lambda *call: self.sent(variant(self.reference), call))
 
-    def compare(self, submission, cases):
-        """A check's integer unit adds something to each sum: nobody has it who does without them. A
-        token without ordinary numbers has no scale that counts."""
-        calls = []
-        for x, codes, scale, *more in cases:
-            regular = x.masked_fill(x.abs().amax(0) >= (more or [6.0])[0], 0)
-            extra = torch.randint(-900, 900, (len(x), len(codes))) * regular.any(1, keepdim=True)
-            calls.append((x, codes, scale, extra, *more))
+    def sent(self, f, call):
+        """The codes of x that went into `multiply`, and y."""
+        got = probes.multiplied(f, [call])
+        return got["notes"][0][0]["a"], got["calls"][0]["out"]
+
+    def compare(self, submission, calls):
+        """calls: (x, codes, scale, what this integer unit adds to each sum, threshold)"""
         got = submission.run(probes.multiplied, calls)
-        refuse_ready_made(got, [case[0] for case in cases])
+        refuse_ready_made(got, calls)
         for call, one, notes in zip(calls, got["calls"], got["notes"]):
             self.is_right(one["out"], notes, call)
         expect.left_alone(got["calls"], calls, ["x", "codes", "scale"])
 
     def is_right(self, out, notes, call):
-        x, threshold = call[0], (*call, 6.0)[4]
+        x, *_, threshold = call
         outlier = x.abs().amax(0) >= threshold
+        told = (
+            f"x {tuple(x.shape)}, outliers in {int(outlier.sum())} columns, threshold {threshold:g}"
+        )
         expect.that(
             len(notes) == 1,
-            f"`multiply` was called {len(notes)} times, where {int(outlier.sum())} of {x.shape[1]} columns are "
-            "outliers'"
-            + ("; it was never called: the integer units have nothing to do" * (not notes))
-            + ": once for all ordinary columns, whatever x holds, also where every column is an outlier's",
+            f"`multiply` was called {len(notes)} times ({told}): once for all ordinary columns, whatever x holds, also "
+            "where every column is an outlier's",
         )
         words = f"`multiply` was given {notes[0]['dtypes']}: both are int8, a byte a number"
         expect.that(notes[0]["dtypes"] == ["torch.int8"] * 2, words)
-
-        def sent(f):
-            found = probes.multiplied(f, [call])
-            return found["notes"][0][0]["a"], found["calls"][0]["out"]
-
-        a = notes[0]["a"]
-        wrong = list(hints_of(self.reference, INT8, sent))
-        want, y = sent(variant(self.reference))
-        has_all = a.shape[1] == x.shape[1]  # else the outliers' columns were left out
+        wrong = list(hints(self.reference, self.MISTAKES, lambda f: self.sent(f, call)))
+        f = variant(self.reference)
+        a, y = self.sent(f, call)
+        has_all = notes[0]["a"].shape[1] == x.shape[1]  # else the outliers' columns were left out
         kept = slice(None) if has_all else ~outlier
-        what = f"the codes of x {tuple(x.shape)} that went into `multiply`, threshold {threshold:g}"
-        hints = [(one[0][:, kept], words) for one, words in wrong]
-        expect.equal(a, want[:, kept], what=what, hints=hints)
-        _, bare = sent(lambda x, codes, scale, multiply, *more: variant(self.reference)(
-            x, codes, scale, lambda a, b: multiply(a, b) - call[3], *more
-        ))  # fmt: skip
+        words = [(one[0][:, kept], text) for one, text in wrong]
+        what = f"the codes of x that went into `multiply` ({told})"
+        expect.equal(notes[0]["a"], a[:, kept], hints=words, what=what)
+        _, bare = self.sent(f, (*call[:3], 0 * call[3], threshold))
         words = "`multiply` was called, and y is not made of what it returned: this check's adds something to each sum"
-        hints = [(bare, words), *((one[1], text) for one, text in wrong)]
-        expect.equal(out, y, tol=1e-4, what="y", hints=hints)
+        words = [(bare, words), *((one[1], text) for one, text in wrong)]
+        expect.equal(out, y, tol=1e-4, hints=words, what=f"y ({told})")
 
     @check(
         points=3, title="no outlier: int8 products, each token and each row of W with its own scale"
     )
     def test_plain(self, submission):
-        cases = [self.draw(*sizes) for sizes in ((6, 12, 5), (1, 8, 3), (9, 4, 1))]
-        x, codes, scale = self.draw(5, 10, 4)
-        x[2] = 0  # a token of zeros
-        cases += [(x, codes, scale), (*self.draw(4, 9, 6, outliers=(3,)), float("inf"))]
-        with expect.because({"nan": FOR_ZEROS}):
-            self.compare(submission, cases)
+        calls = [self.draw(*sizes) for sizes in ((6, 12, 5), (1, 8, 3), (9, 4, 1))]
+        x, codes, scale, extra, threshold = self.draw(5, 10, 4)
+        x[2], extra[2] = 0, 0  # a token of zeros: its scale is free
+        calls += [
+            (x, codes, scale, extra, threshold),
+            self.draw(4, 9, 6, (3,), threshold=torch.inf),
+        ]
+        with expect.because(
+            {"nan": "a token of zeros: its scale must be above 0, or 0 / 0 is nan"}
+        ):
+            self.compare(submission, calls)
 
     @check(
         points=4,
         title="columns that reach the threshold go in floating point, whole, and set no scale",
     )
     def test_outliers(self, submission):
-        cases = [
-            self.draw(6, 12, 5, outliers=(2, 9)),
-            self.draw(7, 10, 3, outliers=(4,), negative=True),
-            (*self.draw(1, 6, 4, outliers=(0, 5)), 6.0),
-            (*self.draw(5, 8, 4, outliers=(1,)), 25.0),
-            (*self.draw(5, 8, 4, outliers=(1, 2)), 25.0),
-        ]
-        self.compare(submission, cases)
+        calls = [self.draw(6, 12, 5, (2, 9)), self.draw(7, 10, 3, (4,), -20.0)]
+        calls += [self.draw(1, 6, 4, (0, 5)), self.draw(5, 8, 4, (1, 2), threshold=25.0)]
+        self.compare(submission, calls)
 
     @check(
         points=3,
         title="a column that is exactly at the threshold; all columns; other sizes in between",
     )
     def test_edges(self, submission):
-        x, codes, scale = self.draw(4, 7, 5)
-        at = 2.0
-        x[:, 3], x[1, 3] = 0.1, at  # the largest of its column
-        everything = self.draw(3, 5, 4)
-        cases = [(x, codes, scale, at), (*everything, 1e-9), self.draw(8, 16, 2, outliers=(7,))]
-        self.compare(submission, cases)
-
-
-DIAGONAL = "diagonal, dead = h.diagonal(), h.diagonal() == 0"
-DAMPED = "damping * diagonal.mean()"
-FACTOR = "torch.linalg.cholesky(torch.linalg.inv(h), upper=True)"
-FRESH = "scales.append(quantize_absmax(w[:, first:end].float(), bits, group)[1])"
-BEYOND = "w[:, stop:] - errors @ upper[start:stop, stop:]"
-ANEW = "part, errors = w[:, start:stop].clone()"
-COLUMN = "column, own = part[:, j - start], scales[-1][:, 0].double()"
-IN_ITS_BLOCK = "the errors of a block stay in it: what is beyond the block must get them too, by one matmul after it"
-OVER_A_START = (
-    "end = min(first + group, width)", "if first:\n            break\n        end = width", FRESH, "pass",
-    COLUMN, "if j % group == 0:\n                    now = torch.cat([w[:, :start], part, w[:, stop:]], dim=1)[:, j : j + group]\n"
-    f"                    scales.append(quantize_absmax(now.float(), bits, group)[1])\n                {COLUMN}",
-)  # fmt: skip
-GPTQ = [
-    (("part -= torch.outer(error, upper[j, start:stop])", "pass", BEYOND, "w[:, stop:]"), "that is rounding to nearest: after each column the ones to come take up its error"),
-    ((DIAGONAL, f"original = w\n    {DIAGONAL}", FRESH, FRESH.replace("(w[", "(original[")), "the scales of a group come from the weights as they were: fit them when its first column comes, on weights that hold every correction so far"),
-    ((" / upper[j, j]", ""), "the error must be divided by U[j, j] before it is spread: e = (w_j - ŵ_j) / U[j, j]"),
-    ((BEYOND, "w[:, stop:]"), IN_ITS_BLOCK),
-    ((*OVER_A_START, BEYOND, "w[:, stop:]"), IN_ITS_BLOCK),
-    (OVER_A_START, "a block has run over a group's start: the group's scale was fitted on columns behind the block that still lack its errors. End blocks where a group ends"),
-    ((FACTOR, "torch.linalg.inv(h)"), "that is with the inverse of H itself, the same for all columns. Row j of its Cholesky factor U is of what is left of H from column j on"),
-    ((FACTOR, "torch.linalg.cholesky(h, upper=True)"), "that is with the Cholesky factor of H: U is that of its inverse"),
-    ((DAMPED, "damping * diagonal"), "each number of the diagonal was damped by its own: all by damping · the mean of the diagonal"),
-    (("diagonal.sum() / (~dead).sum()", "diagonal.mean()"), "columns whose input was always 0 were given the mean of all: the mean of the others, of which none is 0"),
-    ((DIAGONAL, f"early = h.diagonal().mean()\n    {DIAGONAL}", DAMPED, "damping * early"), "the damping comes of the diagonal's mean with the zeros of inputs that were always 0: give them theirs first"),
-    ((DIAGONAL, f"{DIAGONAL}\n    w = w.masked_fill(dead, 0)"), "the weights of inputs that were always 0 were made 0: they are rounded like all others, only H's diagonal is given a number for them"),
-    ((f"{BEYOND}]", "w[:, stop:end] - errors @ upper[start:stop, stop:end], w[:, end:]]"), "the errors of a group stay in it: after a block all columns beyond it get them, to the end of the row"),
-    ((ANEW, f"scales[-1] = quantize_absmax(w[:, first:end].float(), bits, group)[1]\n            {ANEW}"), "a group's scale was fitted again in each of its blocks: it is fitted once, when its first column comes"),
-    (("(column / own).round().clamp(-m, m)", "(column / own).round()"), "codes go from -m to m: the errors of columns before it may make a weight larger than any that the scale was fitted to, so clamp its code"),
-    ((f"diagonal += {DAMPED}", "pass"), "the damping is missing: add damping · mean of the diagonal to the diagonal"),
-]  # fmt: skip
-
-
-def margin_of(w, h, bits, group, damping=0.01):
-    """How near to a tie a column comes, by the inverse of what is left of H: no factor, no blocks."""
-    w, h, m = w.double().clone(), h.double().clone(), largest(bits)
-    dead, diagonal, nearest = h.diagonal() == 0, h.diagonal(), []
-    diagonal[dead] = diagonal[~dead].mean()
-    diagonal += damping * diagonal.mean()
-    for j in range(w.shape[1]):
-        if j % group == 0:
-            scale = (w[:, j : j + group].abs().amax(1) / m).clamp(min=1e-38)
-        x, left = w[:, j] / scale, torch.linalg.inv(h[j:, j:])
-        nearest.append((x.abs() + 0.5).remainder(1).where(x.abs() < m + 0.4, 0.5))
-        error = (w[:, j] - x.round().clamp(-m, m) * scale) / left[0, 0]
-        w[:, j:] -= torch.outer(error, left[0])
-    close = torch.stack(nearest)
-    return torch.minimum(close, 1 - close).min().item()
-
-
-def correlated(width):
-    """X^T X / T of inputs that know of one another, (D, D)."""
-    x = torch.randn(4 * width, width) @ (torch.eye(width) + 0.5 * torch.randn(width, width))
-    return (x.t() @ x / len(x)).double()
+        x, codes, scale, extra, _ = self.draw(4, 7, 5, (3,))
+        at = float(x[:, 3].abs().max())
+        x, every = x.where(x.abs() < at, -at), self.draw(3, 5, 4, threshold=1e-9)
+        every[3].zero_()  # a token without ordinary numbers has no scale that counts
+        calls = [(x, codes, scale, extra, at), every, self.draw(8, 16, 2, (7,))]
+        self.compare(submission, calls)
 
 
 class TestGptq(Exercise):
@@ -514,100 +338,73 @@ class TestGptq(Exercise):
     name = "gptq"
     reference = "minitrain.quantization.plain:gptq"
     hidden = HIDDEN
+    arguments = ("w", "h")
+    MISTAKES = (
+        (("part -= torch.outer(error, upper[j, start:stop])", "pass", "w[:, stop:] - errors @ upper[start:stop, stop:]", "w[:, stop:]"), "that is rounding to nearest: after each column the ones to come take up its error"),
+        (("diagonal, dead = h.diagonal(), h", "first_w, diagonal, dead = w, h.diagonal(), h", "quantize_absmax(w[:", "quantize_absmax(first_w[:"), "the scales of a group come from the weights as they were: fit them when its first column comes, on weights that hold every correction so far"),
+        ((" / upper[j, j]", ""), "the error must be divided by U[j, j] before it is spread: e = (w_j - ŵ_j) / U[j, j]"),
+        (("w[:, stop:] - errors @ upper[start:stop, stop:]", "w[:, stop:]"), "the errors of a block stay in it: what is beyond the block must get them too, by one matmul after it"),
+        (("torch.linalg.cholesky(torch.linalg.inv(h), upper=True)", "torch.linalg.inv(h)"), "that is with the inverse of H itself, the same for all columns. Row j of its Cholesky factor U is of what is left of H from column j on"),
+    )  # fmt: skip
 
-    def draw(self, rows, width, bits, group, block=128, damping=0.01, dead=(), unlike=()):
-        """A call of which no column comes near a tie; unlike: mistakes whose codes are others."""
-        while True:
-            w, h = torch.randn(rows, width), correlated(width)
-            h[list(dead)], h[:, list(dead)] = 0, 0
-            call = w, h, bits, group, block, damping
-            codes = variant(self.reference)(*call)[0]
-            others = [
-                wrong[0]
-                for wrong, _ in hints_of(self.reference, unlike, lambda f, call=call: f(*call))
-            ]
-            if margin_of(*call[:4], damping) > MARGIN and not any(
-                torch.equal(codes, other) for other in others
-            ):
-                return call
+    def draw(self, rows, width, *rest, dead=(), tokens=100):
+        """Inputs that know of one another, of which `dead` were always 0."""
 
-    def compare(self, submission, cases):
-        outs = outs_of(submission, cases, ("codes", "scale"), ["w", "h"])
-        wrong = [
-            list(hints_of(self.reference, [one], lambda f: [f(*case) for case in cases]))
-            for one in GPTQ
-        ]
-        words = ", or ".join(
-            dict.fromkeys(text for found in wrong for all_of, text in found if all(map(self.is_same, outs, all_of, cases)))
-        )  # fmt: skip
-        for out, case in zip(outs, cases):
-            codes, scale = variant(self.reference)(*case)
-            w, _, bits, group, *_ = case
-            told = f"w {tuple(w.shape)}, {bits} bits, groups of {group}, block {(*case, 128)[4]}"
-            zeros = (w == 0).all(1, keepdim=True).expand_as(scale)  # any scale above 0 will do
-            live(out[1], out[0])
-            own = torch.where(zeros, scale, out[1]) if out[1].shape == scale.shape else out[1]
-            hints = [(own, words)] if words else []
-            expect.equal(own, scale, tol=1e-4, what=f"scale ({told})", hints=hints)
-            hints = [(out[0], words)] if words else []
-            expect.equal(out[0], codes, what=f"codes ({told})", hints=hints)
+        def drawn():
+            mixed = torch.eye(width) + 0.5 * torch.randn(width, width)
+            x = (torch.randn(tokens, width) @ mixed).double()
+            x[:, list(dead)] = 0
+            return torch.randn(rows, width), x.t() @ x / tokens, *rest
 
-    def is_same(self, got, wrong, case):
-        used = ~(case[0] == 0).all(1)
-        return all(
-            one.shape == other.shape and difference(one[used], other[used], 1e-3) is None
-            for one, other in zip(got, wrong)
-        )
+        return steady(drawn, variant(self.reference))
 
     @check(
         points=2, title="inputs that know nothing of one another: rounding to nearest, bit for bit"
     )
     def test_identity(self, submission):
-        cases = []
-        for rows, width, bits, group, block in [(4, 12, 4, 12, 5), (3, 10, 3, 4, 128)]:
-            w, *_ = drawn((rows, width), bits, group)
-            cases.append((w, 3.0 * torch.eye(width, dtype=torch.float64), bits, group, block))
-        self.compare(submission, cases)
+        calls = []
+        for rows, width, *rest in [(4, 12, 4, 12, 5), (3, 10, 3, 4, 128)]:
+            h = 3.0 * torch.eye(width, dtype=torch.float64)
+            draw = lambda: (torch.randn(rows, width), h, *rest)  # noqa: B023, E731
+            calls.append(steady(draw, variant(self.reference)))
+        are_right(self, submission, calls, 1e-4)
 
     @check(points=5, title="columns to come make up for each error, in one group of codes a row")
     def test_columns(self, submission):
-        clamped = [mistake for mistake in GPTQ if "so clamp its code" in mistake[1]]
-        cases = [self.draw(4, 16, 4, 16, unlike=clamped)]
-        cases += [self.draw(*shape) for shape in [(6, 9, 3, 9), (1, 12, 2, 12), (5, 1, 4, 1)]]
-        cases += [self.draw(4, 10, 4, 10), self.draw(4, 10, 4, 10, 128, 0.2)]
-        self.compare(submission, cases)
+        shapes = [(6, 9, 3, 9), (1, 12, 2, 12), (5, 1, 4, 1), (9, 16, 3, 16)]
+        calls = [self.draw(*shape) for shape in (*shapes, (4, 10, 4, 10, 128, 0.2))]
+        calls.append(self.draw(8, 12, 4, 12, 128, 1e-5, tokens=6))  # float32 would not do
+        are_right(self, submission, calls, 1e-4)
 
     @check(points=3, title="the scales of a group are fresh, whatever the size of a block")
     def test_groups(self, submission):
         w, h, *_ = self.draw(4, 20, 3, 8)
-        cases = [(w, h, 3, 8, block) for block in (5, 3, 12, 8, 1, 128)]
-        shapes = [(3, 18, 4, 6, 4), (2, 11, 3, 4, 16), (4, 12, 4, 12, 5)]
-        self.compare(submission, [*cases, *(self.draw(*shape) for shape in shapes)])
+        calls = [(w, h, 3, 8, block) for block in (5, 3, 12, 8, 1, 128)]
+        shapes = [(3, 18, 4, 6, 4), (2, 11, 3, 4, 16), (4, 12, 4, 12, 5), (2, 9, 4, 16)]
+        are_right(self, submission, [*calls, *(self.draw(*shape) for shape in shapes)], 1e-4)
 
     @check(points=2, title="columns whose input was always 0, rows of zeros")
     def test_dead(self, submission):
-        words = "a column whose input was always 0 leaves H without an inverse: give its diagonal the mean of the others, 1 if all are 0"
         w, h, *_ = self.draw(4, 8, 4, 4)
         w[1] = 0
-        filled = [one for one in GPTQ if "always 0" in one[1] and "made 0" not in one[1]]
-        cases = [
-            self.draw(4, 10, 4, 5, 4, dead=(2, 7)),
-            self.draw(3, 8, 3, 8, dead=(0,)),
+        calls = [
             (w, h, 4, 4),
-            (drawn((3, 6), 4, 3)[0], torch.zeros(6, 6, dtype=torch.float64), 4, 3),
+            (self.draw(3, 6, 4, 3)[0], torch.zeros(6, 6, dtype=torch.float64), 4, 3),
+            self.draw(4, 10, 4, 5, 4, dead=(2, 7)),
             # half of the inputs are dead: here it is seen what their diagonal was filled with
-            self.draw(6, 10, 4, 10, 128, 0.3, dead=(1, 2, 4, 7, 8), unlike=filled),
+            self.draw(64, 24, 4, 24, 128, 0.6, dead=range(1, 24, 2)),
         ]
-        signs = ("singular", "positive-definite", "positive definite", "factorization")
-        with expect.because({signs: words}):
-            self.compare(submission, cases)
+        with expect.because(SINGULAR):
+            are_right(self, submission, calls, 1e-4)
 
     @check(points=2, title="beyond a block the columns are written once a block, not once a column")
     def test_lazy(self, submission):
-        self.compare(submission, [self.draw(4, 24, 4, 24, 6)])
+        are_right(self, submission, [self.draw(4, 24, 4, 24, 6)], 1e-4)
         rows, width, block = 128, 256, 16
-        case = (torch.randn(rows, width), correlated(width), 4, width, block)
-        (numbers,) = submission.run(probes.written, [case])
+        h = torch.eye(width).double() + 0.1
+        (numbers,) = submission.run(
+            probes.written, [(torch.randn(rows, width), h, 4, width, block)]
+        )
         bound, least = rows * width * width * 0.6, rows * width * block / 2
         expect.that(
             least <= numbers < bound,
@@ -617,103 +414,79 @@ class TestGptq(Exercise):
         )
 
 
-RATIO = "mean_abs.clamp(min=1e-4) ** (k / steps)"
-CHANGE = "dequantize(*quantize_absmax(w * s, bits, group), group) / s - w"
-NORMED = "s = s / (s.max() * s.min()).sqrt()"
-BEST = "found[errors.index(min(errors))]"
-SUM = "the sum of (ΔW h) · ΔW"
-AWQ = [
-    (("((change @ h) * change)", "(change * change)"), f"that is the weights' own error: what counts is the outputs', {SUM}"),
-    ((CHANGE, CHANGE.replace(" / s", "")), "divide by s again before the error is taken: x / s meets W · s"),
-    ((CHANGE, CHANGE.replace(" / s - w", " - w * s")), "that is the change of W · s, which meets x / s: divide it by s again, h is of x"),
-    ((".sum().item()", ".mean().item()"), f"that is the mean over all weights: {SUM}"),
-    ((".sum().item()", ".sum().item() / len(w)"), f"that is the mean over rows: {SUM}"),
-    (("** (k / steps)", "** ((k + 1) / steps)"), "the grid begins at ratio 0: k / steps for k = 0, 1, … steps - 1"),
-    (("(change @ h)", "(change * h.diagonal())"), f"those are the errors by h's diagonal alone, the sum of ΔW² · h_jj: {SUM}, also has the products of two inputs, h_ij"),
-    ((RATIO, "(mean_abs ** (k / steps)).clamp(min=1e-4)"), "the mean magnitude of an input that is always 0 counts as 1e-4, clamped before the power is taken"),
-    ((RATIO, "mean_abs ** (k / steps)"), "an input that is always 0 makes s 0, and its division by it nan: clamp mean_abs from below"),
-    ((NORMED, "pass"), "divide s by the root of its largest times its smallest, so that W keeps its size"),
-    ((NORMED, "s = s / s.log().mean().exp()"), "all numbers of s are some times what they must be: they are divided by the root of their largest times their smallest"),
-    ((BEST, BEST.replace("min", "max")), "that is the s of the *largest* error"),
-    ((BEST, "found[-1]"), "that is the last s of the grid: the one with the smallest error"),
-    ((BEST, f"1 / {BEST}"), "that is upside down: columns that meet large inputs are scaled *up*"),
-]  # fmt: skip
-
-
 class TestAwq(Exercise):
     """The search for the columns' scale"""
 
     name = "awq"
     reference = "minitrain.quantization.plain:awq"
     hidden = HIDDEN
+    MISTAKES = (
+        (("((change @ h) * change)", "(change * change)"), "that is the weights' own error: what counts is the outputs', the sum of (ΔW h) · ΔW"),
+        (("group) / s - w", "group) - w"), "divide by s again before the error is taken: x / s meets W · s"),
+        (("group) / s - w", "group) - w * s"), "that is the change of W · s, which meets x / s: divide it by s again, h is of x"),
+        (("** (k / steps)", "** ((k + 1) / steps)"), "the grid begins at ratio 0: k / steps for k = 0, 1, … steps - 1"),
+        (("(change @ h)", "(change * h.diagonal())"), "those are the errors by h's diagonal alone: the sum of (ΔW h) · ΔW has the products of two inputs, h_ij, too"),
+    )  # fmt: skip
 
-    def draw(self, rows, width, dead=()):
-        """w and what its inputs are like: of very different sizes, and they know of one another."""
-        sizes = torch.exp(1.5 * torch.randn(width))
-        x = torch.randn(200, width) @ (torch.eye(width) + 0.5 * torch.randn(width, width)) * sizes
-        x[:, list(dead)] = 0
-        return torch.randn(rows, width), x.abs().mean(0), x.t() @ x / len(x)
+    def draw(self, rows, width, *rest, dead=()):
+        """Inputs of very different sizes, which know of one another."""
 
-    def compare(self, submission, cases):
-        outs = outs_of(submission, cases, ("the best s", "the list of all errors"), ["w", "mean_abs", "h"])  # fmt: skip
-        wrong = list(hints_of(self.reference, AWQ, lambda f: [f(*case) for case in cases]))
-        for number, ((s, errors), case) in enumerate(zip(outs, cases)):
-            scale, want = variant(self.reference)(*case)
+        def drawn():
+            sizes = torch.exp(1.5 * torch.randn(width))
+            mixed = torch.eye(width) + 0.5 * torch.randn(width, width)
+            x = torch.randn(200, width) @ mixed * sizes
+            x[:, list(dead)] = 0
+            return torch.randn(rows, width), x.abs().mean(0), x.t() @ x / len(x), *rest
+
+        return steady(drawn, variant(self.reference))
+
+    def compare(self, submission, calls):
+        names = ("the best s", "the list of all errors")
+        outs = outs_of(submission, calls, names, ["w", "mean_abs", "h"])
+        for call, (s, errors) in zip(calls, outs):
+            scale, want = variant(self.reference)(*call)
             steps = len(want)
-            told = f"w {tuple(case[0].shape)}, {case[3]} bits, groups of {case[4]}, {steps} ratios"
+            told = f"w {tuple(call[0].shape)}, {call[3]} bits, groups of {call[4]}, {steps} ratios"
             expect.that(
                 isinstance(errors, (list, tuple)) and len(errors) == steps,
                 f"errors: got {expect.show(errors)}, expected a list of {steps} numbers, one for each ratio k / {steps}",
             )
-            hints = [(every[number][1], words) for every, words in wrong]
-            errors, what = [float(error) for error in errors], f"the error of each ratio ({told})"
-            expect.equal(errors, want, tol=0.03, what=what, hints=hints)
-            if errors.index(min(errors)) == want.index(min(want)):  # two may be as small
-                hints = [(every[number][0], words) for every, words in wrong]
-                what = f"s of the smallest error ({told})"
-                expect.equal(s, scale, tol=1e-3, what=what, hints=hints)
+            wrong = list(hints(self.reference, self.MISTAKES, lambda f: f(*call)))  # noqa: B023
+            for name, got, wanted, place in (
+                ("the error of each ratio", list(errors), want, 1),
+                ("s", s, scale, 0),
+            ):
+                words = [(one[place], text) for one, text in wrong]
+                expect.equal(got, wanted, 1e-3, words, f"{name} ({told})")
 
     @check(points=4, title="each ratio's error is that of the outputs, and s is the best one's")
     def test_search(self, submission):
         shapes = [(6, 16, 4, 16), (4, 12, 3, 4), (5, 10, 3, 4), (3, 8, 2, 8)]
-        self.compare(submission, [(*self.draw(*shape[:2]), *shape[2:]) for shape in shapes])
+        self.compare(submission, [self.draw(*shape) for shape in shapes])
 
     @check(points=2, title="other grids, inputs that are always 0, inputs all alike")
     def test_edges(self, submission):
         errors = [1.0]
         while min(errors) > 0.9 * errors[0]:  # s of ratio 0 says nothing
-            dead = *self.draw(4, 8, dead=(1, 5)), 4, 8
+            dead = self.draw(4, 8, 4, 8, dead=(1, 5))
             _, errors = variant(self.reference)(*dead)
-        self.compare(submission, [dead, (*self.draw(3, 9), 4, 3, 7), (*self.draw(3, 6), 3, 6, 1)])
+        alike = (torch.randn(2, 4), torch.ones(4), torch.eye(4), 4, 4, 3)
+        self.compare(submission, [dead, self.draw(3, 9, 4, 3, 7), self.draw(3, 6, 3, 6, 1), alike])
 
     @check(points=1, title="ratio 0 leaves every bit as it was, and wins where no ratio gains")
     def test_none(self, submission):
-        w, *_ = drawn((4, 8), 4, 8)
-        exact = (w / w.abs().amax(1, keepdim=True) * 7).round()  # on the grid: nothing is lost
+        w = torch.randint(-7, 8, (4, 8)).float()
+        w[:, 0] = 7.0  # on the grid: nothing is lost
         mean_abs = torch.rand(8) + 0.5
-        case = (exact, mean_abs, torch.diag(mean_abs**2), 4, 8)
-        ((s, _),) = outs_of(submission, [case], ("s", "the errors"))
-        words = "ratio 0 is s = 1, in every bit, and its error is 0 here: no other one is smaller"
-        what = "s where rounding loses nothing"
-        expect.identical(s, torch.ones(8), what=what, hints=[(s, words)])
-        self.compare(submission, [(*self.draw(4, 8), 4, 8)])
-
-
-S = "max_abs.clamp(min=1e-5) ** alpha / columns.clamp(min=1e-5) ** (1 - alpha)"
-SMOOTH = [
-    ((S, "columns.clamp(min=1e-5) ** (1 - alpha) / max_abs.clamp(min=1e-5) ** alpha"), "that is upside down: a large activation makes a large s, which the norm is divided by"),
-    ((S, S.replace("** alpha", "** (beta)").replace("1 - alpha", "alpha").replace("beta", "1 - alpha")), "alpha and 1 - alpha have changed places"),
-    (("in linears])", "in linears[:1]])"), "that is of the first linear layer alone: all read the same x / s, so the largest of all their columns"),
-    (("in linears])", "in linears[-1:]])"), "that is of the last linear layer alone: all read the same x / s, so the largest of all their columns"),
-    ((S, S.replace(" / ", " * ")), "the weights' share is divided by, not multiplied"),
-    ((S, "max_abs.clamp(min=1e-5) ** alpha"), "the weights' share is missing: / max|w|^(1 - alpha)"),
-    ((S, S.replace("(1 - alpha)", "alpha")), "that is the whole quotient to the power of alpha: the weights' magnitude has the exponent 1 - alpha"),
-    ((S, f"{S}\n    s = s / (s.max() * s.min()).sqrt()"), "all numbers of s are some times what they must be: nothing makes them smaller or larger here"),
-    ((S, "(max_abs**alpha).clamp(min=1e-5) / (columns ** (1 - alpha)).clamp(min=1e-5)"), "both magnitudes are clamped to at least 1e-5, before the powers are taken"),
-    (("norm.weight /= s", "pass"), "the norm's weight is as it was: the norm is divided by s, every linear layer's columns are multiplied"),
-    (("linear.weight *= s", "pass"), "a linear layer's weight is as it was: the norm is divided by s, every linear layer's columns are multiplied"),
-    (("norm.weight /= s", "norm.weight *= s", "linear.weight *= s", "linear.weight /= s"), "that is the wrong way round: the norm is divided by s, the columns are multiplied"),
-]  # fmt: skip
+        calls = [(part, mean_abs, torch.diag(mean_abs**2), 4, 8) for part in (w, 0 * w)]
+        words = "ratio 0 is s = 1, in every bit, and its error is 0 here: no other one is smaller, and the first of equals wins"
+        for s, errors in outs_of(submission, calls, ("s", "the errors"), []):
+            what = "s where rounding loses nothing"
+            expect.identical(s, torch.ones(8), what=what, hints=[(s, words)])
+            expect.that(
+                all(isinstance(error, float) for error in errors),
+                f"the errors are {expect.show(errors)}: a list of floats, `.item()` gives one",
+            )
 
 
 class TestSmooth(Exercise):
@@ -722,53 +495,57 @@ class TestSmooth(Exercise):
     name = "smooth"
     reference = "minitrain.quantization.plain:smooth"
     hidden = HIDDEN
+    S = "max_abs.clamp(min=1e-5) ** alpha / columns.clamp(min=1e-5) ** (1 - alpha)"
+    MISTAKES = (
+        ((S, f"1 / ({S})"), "that is upside down: a large activation makes a large s, which the norm is divided by"),
+        (("1e-5) ** alpha", "1e-5) ** (1 - alpha)", "1e-5) ** (1 - alpha)\n", "1e-5) ** alpha\n"), "alpha and 1 - alpha have changed places"),
+        (("in linears])", "in linears[:1]])"), "that is of the first linear layer alone: all read the same x / s, so the largest of all their columns"),
+        (("norm.weight /= s", "pass"), "the norm's weight is as it was: the norm is divided by s, every linear layer's columns are multiplied"),
+        (("linear.weight *= s", "pass"), "a linear layer's weight is as it was: the norm is divided by s, every linear layer's columns are multiplied"),
+    )  # fmt: skip
 
-    def draw(self, width, rows, tokens=5):
+    def draw(self, width, *rows, alpha=()):
         weights = [torch.randn(n, width) * torch.rand(width).add(0.1) for n in rows]
-        sizes = torch.exp(2 * torch.randn(width))
-        return 0.5 + torch.rand(width), weights, sizes, torch.randn(tokens, width)
+        return 0.5 + torch.rand(width), weights, torch.exp(2 * torch.randn(width)), *alpha
 
-    def compare(self, submission, cases):
+    def compare(self, submission, calls):
         words = "a linear layer's weight is (outputs, inputs), and s has a number for each input, a column"
         with expect.because({"must match": words}):
-            found = submission.run(probes.smoothed, cases)
+            found = submission.run(probes.smoothed, calls)
+        wants = probes.smoothed(variant(self.reference), calls)
+        told = cause(
+            found, self.reference, self.MISTAKES, lambda f: probes.smoothed(f, calls), 1e-4
+        )
         zeros = "a channel that is always 0, or a column of zeros, makes s 0 or infinite: clamp max|x| and max|w| from below, before the powers"
-        for case, got in zip(cases, found):
+        for call, got, want in zip(calls, found, wants):
             is_number = isinstance(got["s"], torch.Tensor) and bool((got["s"] > 0).all())
             expect.that(is_number and got["s"].isfinite().all(), f"s is {expect.show(got['s'])}: {zeros}")  # fmt: skip
-            told = (
-                f"{len(case[1])} linear layers of {len(case[0])} inputs, alpha {(*case, 0.5)[4]:g}"
+            where = (
+                f"{len(call[1])} linear layers of {len(call[0])} inputs, alpha {(*call, 0.5)[3]:g}"
             )
-            smoothed = lambda f, case=case: probes.smoothed(f, [case])[0]  # noqa: E731
-            want = smoothed(variant(self.reference))
-            wrong = list(hints_of(self.reference, SMOOTH, smoothed))
             for name, what in (("s", "s"), ("weights", "weights of the norm and of its readers")):
-                hints = [(one[name], text) for one, text in wrong]
-                expect.equal(got[name], want[name], tol=1e-4, what=f"{what} ({told})", hints=hints)
+                expect.equal(got[name], want[name], 1e-4, [(got[name], told)], f"{what} ({where})")
             expect.that(got["max_abs"], "`max_abs` was changed: it is the caller's")
             expect.that(
-                got["same"] and got["in_place"] and got["leaves"],
+                got["same"],
                 "the parameters must stay the same tensors, leaves that can be trained: change them in place under "
                 "`torch.no_grad()`",
             )
-            what = f"the outputs, which must not change ({told})"
-            expect.equal(got["after"], got["before"], tol=1e-3, what=what)
 
     @check(
         points=3, title="s of the activations and of all layers that read them; the function stays"
     )
     def test_scale(self, submission):
-        cases = [self.draw(8, (4, 6, 6)), self.draw(5, (3,)), self.draw(6, (2, 7), 1)]
-        self.compare(submission, cases)
+        self.compare(submission, [self.draw(8, 4, 6, 6), self.draw(5, 3), self.draw(6, 2, 7)])
 
     @check(points=1, title="alpha from 0 to 1")
     def test_alpha(self, submission):
-        alpha = float(torch.rand(())) * 0.3 + 0.55
-        self.compare(submission, [(*self.draw(8, (4, 5)), a) for a in (alpha, 0.0, 1.0)])
+        alphas = float(torch.rand(())) * 0.3 + 0.55, 0.0, 1.0
+        self.compare(submission, [self.draw(8, 4, 5, alpha=(alpha,)) for alpha in alphas])
 
     @check(points=2, title="channels that are always 0, and columns of zeros")
     def test_zeros(self, submission):
-        one, other = self.draw(6, (4, 3)), self.draw(6, (4, 3))
+        one, other = self.draw(6, 4, 3), self.draw(6, 4, 3)
         one[2][1] = 0  # no activation
         for weight in other[1]:
             weight[:, 3] = 0
@@ -781,90 +558,63 @@ class TestFakeQuantize(Exercise):
     name = "fake_quantize"
     reference = "minitrain.quantization.plain:fake_quantize"
     hidden = HIDDEN
+    MISTAKES = (
+        (("codes.clamp(-m, m) * scale + (through - through.detach())", "through + (codes.clamp(-m, m) * scale - through).detach()"), "those are the right numbers but for the last bit: w + (rounded - w) is not `rounded` in floats. Return the rounded number itself, plus something that is exactly 0"),
+        (("codes.clamp(-m, m)", "codes"), "codes beyond ±m must be clamped"),
+        (("torch.where(codes.abs() <= m, w, w.detach())", "w"), "that passes outside too: where a code was clamped the gradient is 0, a step of w changes nothing"),
+        (("codes.abs() <= m", "(w / scale).abs() <= m"), "that is 0 beyond m scales: up to m + 1/2 a weight is rounded to code m, not clamped"),
+        (("codes.abs() <= m", "codes.abs() < m"), "that is 0 for code m, too: m is a code, and not clamped"),
+    )  # fmt: skip
 
-    def draw(self, shape, bits, over=2.0):
-        """w of which some lie outside, without ties; scale (F, 1); a gradient."""
-        m = largest(bits)
+    def draw(self, shape, bits, over=2.0, asks=False):
+        """w of which some lie outside, up to `over` times m, without ties; and a gradient."""
+        m = 2 ** (bits - 1) - 1
         scale = 0.1 + torch.rand(shape[0], 1)
-        x = (
-            torch.randint(-int(over * m) - 2, int(over * m) + 3, shape)
-            + 0.8 * torch.rand(shape)
-            - 0.4
-        )
-        return x * scale, scale, bits, torch.randn(shape)
+        codes = torch.randint(-int(over * m) - 2, int(over * m) + 3, shape)
+        w = (codes + 0.8 * torch.rand(shape) - 0.4) * scale
+        return w, scale, bits, torch.randn(shape), asks
 
-    def cases(self):
-        cases = [
-            self.draw(*sizes)
-            for sizes in (((4, 6), 4), ((3, 9), 3), ((1, 12), 2), ((7, 1), 8, 1.2))
-        ]
-        cases.append(self.draw((16, 32), 3, 9.0))  # far outside: there the last bit shows
-        w, scale, bits, d_out = self.draw((5, 8), 4)
-        return [
-            *cases,
-            (w.mT.contiguous().mT, scale, bits, d_out),
-            (0.3 * w.sign() * scale, scale, bits, d_out),
-        ]
+    def draws(self):
+        shapes = ((4, 6), 4), ((3, 9), 3), ((1, 12), 2), ((7, 1), 8, 1.2)
+        w, *rest = self.draw((5, 8), 4)
+        far = self.draw((16, 32), 3, 9.0)  # far outside: there the last bit shows
+        little = (0.3 * w.sign() * rest[0], *rest)  # codes of 0
+        strided = (w.mT.contiguous().mT, *rest)
+        return [*(self.draw(*shape) for shape in shapes), far, strided, little]
 
-    def run(self, submission, cases):
-        got = submission.run(probes.trained_through, cases)
-        refuse_ready_made(got, [case[0] for case in cases])
-        for call in got["calls"]:
-            expect.that(call["unchanged"], "w or scale was changed: they are the caller's")
+    def compare(self, submission, calls, part):
+        got = submission.run(probes.trained_through, calls)
+        refuse_ready_made(got, calls)
+        for call, found in zip(calls, got["calls"]):
+            made = lambda f: probes.trained_through(f, [call])["calls"][0][part]  # noqa: B023, E731
+            what = f"{part}, w {tuple(call[0].shape)}, {call[2]} bits"
+            words = hints(self.reference, self.MISTAKES, made)
+            tol = 0.0 if part == "what is left of w" else None
+            expect.equal(found[part], made(variant(self.reference)), tol, words, what)
+            expect.that(found["unchanged"], "w or scale was changed: they are the caller's")
+            expect.that(
+                not found["of_scale"],
+                "`scale` asked for a gradient and was given one: it gets none, so code times scale is made without a graph",
+            )
         return got["calls"]
 
     @check(points=2, title="forward: code times scale, bit for bit what is deployed")
     def test_forward(self, submission):
-        cases = self.cases()
-        for (w, scale, bits, _), got in zip(cases, self.run(submission, cases)):
-            m = largest(bits)
-            want = (w / scale).round().clamp(-m, m) * scale
-            expect.identical(got["out"], want, what=f"what is left of w {tuple(w.shape)} in {bits} bits", hints=[
-                ((w / scale).round() * scale, "codes beyond ±m must be clamped"),
-                ((w / scale).round().clamp(-m - 1, m) * scale, f"codes go from -{m} to {m}: the lowest one is not used"),
-                ((w / scale).round().clamp(-m, m), "those are the codes: times scale"),
-                (w, "that is w itself: nothing was rounded"),
-                (w + (want - w), "those are the right numbers but for the last bit: w + (rounded - w) is not `rounded` in floats. "
-                 "Return the rounded number itself, plus something that is exactly 0"),
-            ])  # fmt: skip
-        calls = [case[:3] for case in cases[:3]]
-        results = submission.run(probes.without_gradient, calls)
-        expect.left_alone(results, calls, ["w", "scale"])
+        calls = self.draws()
+        self.compare(submission, calls, "what is left of w")
+        plain = [call[:3] for call in calls[:3]]
+        expect.left_alone(submission.run(probes.in_a_row, plain)["calls"], plain, ["w", "scale"])
 
     @check(points=3, title="backward: the gradient as it is where no code was clamped, else 0")
     def test_gradient(self, submission):
-        cases = self.cases()
-        for (w, scale, bits, d_out), got in zip(cases, self.run(submission, cases)):
-            self.is_straight(got["gradient"], w, scale, bits, d_out)
-        case = self.draw((4, 6), 4)
-        (got,) = self.run(submission, [(*case, True)])
-        self.is_straight(got["gradient"], *case)
-        expect.that(
-            not got["of_scale"],
-            "`scale` asked for a gradient and was given one: it gets none, so code times scale is made without a graph",
-        )
-
-    def is_straight(self, got, w, scale, bits, d_out):
-        m = largest(bits)
-        inside = (w / scale).round().abs() <= m
-        expect.that(got is not None, "w got no gradient at all: something has cut it off the graph")
-        expect.equal(got, d_out * inside, what=f"the gradient of w {tuple(w.shape)}, {bits} bits", hints=[
-            (d_out, "that passes outside too: where a code was clamped the gradient is 0, a step of w changes nothing"),
-            (d_out * ((w / scale).abs() <= m), "that is 0 beyond m scales: up to m + 1/2 a weight is rounded to code m, not clamped"),
-            (d_out * ((w / scale).round().abs() < m), "that is 0 for code m, too: m is a code, and not clamped"),
-            (0 * d_out, "that is 0 everywhere, round's own gradient: nothing would ever move. Let it pass straight through"),
-            (d_out * ~inside, "that is the wrong way round: 1 inside, 0 outside"),
-            (d_out * inside / scale, "that is divided by the scale: the division and the multiplication cancel"),
-            (d_out * inside * scale, "that is multiplied by the scale: the division and the multiplication cancel"),
-            (inside.float(), "that is 1 and 0: it must be multiplied by the gradient that arrives"),
-        ])  # fmt: skip
+        calls = [*self.draws(), self.draw((4, 6), 4, asks=True)]
+        self.compare(submission, calls, "the gradient of w")
 
     @check(points=2, title="what waits for backward is at most one byte a weight, beside w itself")
     def test_kept(self, submission):
-        case = self.draw((64, 128), 4)
-        (got,) = self.run(submission, [case])
-        self.is_straight(got["gradient"], *case)
-        count = case[0].numel()
+        calls = [self.draw((64, 128), 4)]
+        (got,) = self.compare(submission, calls, "the gradient of w")
+        count = calls[0][0].numel()
         expect.that(
             got["kept_bytes"] <= count,
             f"{got['kept_bytes']:,} bytes wait for backward for {count:,} weights: a mask of bools, 1 byte a weight, is "

@@ -35,10 +35,9 @@ def unscaled(f, cases):
         before = [p.grad for p in parameters]
         answer = scaler.unscale(iter(parameters))
         after = [p.grad for p in parameters]
-        in_place = [
-            new is old or new.data_ptr() == old.data_ptr() for new, old in zip(after, before)
-        ]
-        found.append({"finite": answer, "gradients": after, "in_place": in_place})
+        own = [new is old or new.data_ptr() == old.data_ptr() for new, old in zip(after, before)]
+        one = {"finite": answer, "gradients": after, "in_place": own, "scale": float(scaler.scale)}
+        found.append(one)
     return found
 
 
@@ -118,7 +117,8 @@ class MasteredRun:
         moments = [v for v in state if isinstance(v, torch.Tensor) and v.numel() > 1]
         return {
             "weights": [weight.detach() for weight in self.weights],
-            "masters": [[str(m.dtype), m.numel(), m.grad is None] for m in self.wrapped.masters],
+            "masters": [[str(m.dtype), m.numel(), m.is_leaf] for m in self.wrapped.masters],
+            "left": sum(m.grad is not None for m in self.wrapped.masters),
             "state": [str(v.dtype) for v in moments],
             "state_bytes": sum(v.nbytes for v in moments),
             "gradients": self.are_gradients_kept,
@@ -163,10 +163,6 @@ def quantized(f, calls):
         for number, (x, *more) in enumerate(calls)
     ]
     return in_formats(f, laid)
-
-
-def called(f, *arguments):
-    return f(*arguments)
 
 
 class HistoryRun:

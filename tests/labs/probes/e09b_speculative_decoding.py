@@ -57,10 +57,6 @@ def verified(f, calls):
     return {"calls": in_turn(one, calls), "notes": notes}
 
 
-def in_a_row(f, calls):
-    return in_turn(f, calls)
-
-
 def learned(f, calls):
     """calls: (hidden, inner, outer, tokens, …). The losses, all alive before the first backward,
     and what each argument's gradient became."""
