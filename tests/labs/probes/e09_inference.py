@@ -86,10 +86,11 @@ def read_in_parts(f, cases):
 
 @torch.no_grad()
 def one_read(f, weights, size, x, parts, room, kv_heads):
-    layer, turns = Layer(weights, size), []
+    layer, turns, dtypes = Layer(weights, size), [], set()
 
     def rope(z, positions):
         turns.append(z.shape[1])
+        dtypes.add(str(positions.dtype))
         return turned(z, positions)
 
     shape = (len(x), kv_heads, room, size)
@@ -101,7 +102,10 @@ def one_read(f, weights, size, x, parts, room, kv_heads):
         same = same and torch.equal(given, part)
         length += part.shape[1]
     results = {"keys": keys, "values": values, "outs": outs}
-    return {"results": results, "unchanged": same, "turned": sum(turns), "projected": layer.rows}
+    return {
+        "results": results, "unchanged": same, "turned": sum(turns), "dtypes": sorted(dtypes),
+        "projected": layer.rows,
+    }  # fmt: skip
 
 
 # --- the pool
