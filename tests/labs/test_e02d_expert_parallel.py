@@ -70,9 +70,10 @@ def tied_case(m, count, k):
 
 
 def near_case(m, count, k, dtype):
-    """Probabilities so near to one another that many tie in a narrow dtype, and not in float32."""
-    x, weight, bias, k = case_of(m, count, k)
-    return x.to(dtype), (0.01 * weight).to(dtype), bias.float(), k
+    """Probabilities and biases so near to one another that many tie in a narrow dtype, and not in
+    float32."""
+    x, weight, _, k = case_of(m, count, k)
+    return x.to(dtype), (0.01 * weight).to(dtype), 0.3 + 0.001 * torch.randn(count), k
 
 
 LOGITS = "(x.to(wide) @ weight.to(wide).T)"

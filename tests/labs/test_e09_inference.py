@@ -440,7 +440,7 @@ class TestBlockManager(Exercise):
         "copies": "(from, to) of each block that is written and that others hold. None only where blocks are missing: count first, take then",
         "tables": "a table has room for what is known and will be written, and no more; where its text has ended it is empty, and a fork has a list of its own",
         "refs": "each text holds each block of its table once, and gives it back once; nothing else is held. Where blocks are missing nothing changes",
-        "found": "only full blocks of computed tokens, each content once, under a key of all before it and the adapter; where a block has none, for another has its content, the chain goes on behind it. Where blocks are missing nothing changes",
+        "what each key finds": "only full blocks of computed tokens, each content once, under a key of all before it and the adapter; where a block has none, for another has its content, the chain goes on behind it. Where blocks are missing nothing changes",
         "dropped": "the tail first, for nothing finds a tail whose beginning was taken",
     }  # fmt: skip
     NAMED_LATE = ("if block not in self.key_of:", "if True:")  # as good: a twin of what was evicted

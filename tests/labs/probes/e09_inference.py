@@ -292,7 +292,7 @@ class Traffic:
         for block in at:
             self.pool._is_one(block)
         found = {
-            self.numbers.setdefault(key, len(self.numbers)): at.get(block, "free")
+            f"key {self.numbers.setdefault(key, len(self.numbers))}": at.get(block, "free")
             for block, key in self.pool._keys.items()
         }
         self.notes.append({
@@ -301,7 +301,7 @@ class Traffic:
             "tables": {str(n): [at[b] for b in text.table] for n, text in self.texts.items()},
             "refs": [self.pool.refs[block] for block in at],
             "blocks held in no table": self.pool.available() + len(at) - len(self.pool.refs),
-            "found": found,
+            "what each key finds": found,
         })  # fmt: skip
 
     def admit(self, name, tokens, most, adapter, done=None):
