@@ -186,7 +186,9 @@ def epochs(f, calls):
     """calls: (arguments, how many epochs). Every rank's steps, epoch by epoch."""
     found = []
     for arguments, ranks, count in calls:
-        streams = [f(*arguments[:2], rank, ranks, *arguments[2:]) for rank in range(ranks)]
+        rows, batch, seed = arguments
+        streams = [f(rows, batch, rank, ranks, seed) for rank in range(ranks)]
+        streams = [f(rows, batch, seed=seed)] if ranks == 1 else streams
         found.append([[steps_of(s) for s in streams] for _ in range(count)])
     return found
 
