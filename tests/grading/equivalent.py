@@ -435,4 +435,123 @@ EQUIVALENT = {
         "total = total + decay ** k * loss -> total += decay ** k * loss",
         "total = total + decay**k * loss",
     ): "total is a tensor of its own, and nothing was saved of it",
+        "sample",
+        "p = p * (p.cumsum(0) - p < request.top_p) -> p *= p.cumsum(0) - p < request.top_p",
+        "p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet",
+    ): "p is of its own memory",
+    (
+        "sample",
+        "p.cumsum(0) - p < request.top_p -> p.cumsum(0) - p <= request.top_p",
+        "p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet",
+    ): "only where a sum is top_p to its last bit, which the rounding of softmax decides",
+    (
+        "BlockManager",
+        "if block not in self.key_of: -> if True:",
+        "if block not in self.key_of:",
+    ): "the same keys; a twin of a block that was taken anew may be named late",
+    (
+        "QuantizedKV",
+        "tuple[Tensor, Tensor] | None -> tuple[Tensor, Tensor] & None",
+        "self.new: tuple[Tensor, Tensor] | None = None",
+    ): "an annotation",
+    (
+        "QuantizedKV",
+        "tuple[Tensor, Tensor] | None -> tuple[Tensor, Tensor]",
+        "self.new: tuple[Tensor, Tensor] | None = None",
+    ): "an annotation",
+    (
+        "suffix_array",
+        "0 -> 1",
+        "behind[: max(0, n - step)] = rank[step:] + 1",
+    ): "two ranks are equal, so that step is below n",
+    (
+        "suffix_array",
+        "max(0, n - step) -> n - step",
+        "behind[: max(0, n - step)] = rank[step:] + 1",
+    ): "two ranks are equal, so that step is below n",
+    (
+        "suffix_array",
+        "1 -> 2",
+        "behind[: max(0, n - step)] = rank[step:] + 1",
+    ): "two ranks are equal, so that none is n - 1",
+    (
+        "suffix_array",
+        "n + 1 -> n",
+        "key = rank * (n + 1) + behind",
+    ): "two ranks are equal, so that none is n - 1",
+    (
+        "suffix_array",
+        "1 -> 2",
+        "key = rank * (n + 1) + behind",
+    ): "any factor above the largest rank + 1 keeps pairs apart",
+    (
+        "suffix_array",
+        "np.argsort(key, kind='stable') -> np.argsort(key)",
+        'order = np.argsort(key, kind="stable")',
+    ): "equal keys get equal ranks, and in the last round there are none",
+    (
+        "suffix_array",
+        "np.argsort(rank, kind='stable') -> np.argsort(rank)",
+        'order, step = np.argsort(rank, kind="stable"), 1',
+    ): "it is the result only where no two ranks are equal",
+    (
+        "Stream",
+        "1 -> 2",
+        "self.epoch, self.consumed = self.epoch + 1, 0",
+    ): "which number an epoch has is free",
+    (
+        "mixture_weights",
+        "f'g' -> f''",
+        'raise ValueError(f"{budget:g} tokens are more than {most_passes:g} passes over all sources")',
+    ): "the words of an error are free",
+    (
+        "mixture_weights",
+        "f'{budget:g} tokens are more than {most_passes:g} passes ... -> f'{budget:g}{most_passes:g}'",
+        'raise ValueError(f"{budget:g} tokens are more than {most_passes:g} passes over all sources")',
+    ): "the words of an error are free",
+    (
+        "mixture_weights",
+        "weights[i] * budget > most_passes * sizes[i] -> weights[i] * budget >= most_passes * sizes[i]",
+        "over = {i for i in free if weights[i] * budget > most_passes * sizes[i]}",
+    ): "a source exactly at its cap has that weight either way",
+    (
+        "minhash",
+        "if len(filled): -> if True:",
+        "if len(filled):",
+    ): "reduceat over no places gives nothing",
+    (
+        "minhash",
+        "signatures.T.copy() -> signatures.T",
+        "return signatures.T.copy()",
+    ): "in which order the numbers lie in memory is free",
+    (
+        "lay_out",
+        "torch.ones(size, size).tril().bool() -> torch.ones(size, size).tril()",
+        "mask[n, own, own] = torch.ones(size, size).tril().bool()",
+    ): "they are written into a mask of bool",
+    (
+        "lay_out",
+        "torch.zeros_like -> torch.empty_like",
+        "positions, mask = torch.zeros_like(tokens), torch.zeros(len(rows), length, length).bool()",
+    ): "every position is written",
+    (
+        "lay_out",
+        "torch.zeros_like(tokens) -> torch.empty_like(tokens)",
+        "positions, mask = torch.zeros_like(tokens), torch.zeros(len(rows), length, length).bool()",
+    ): "every position is written",
+    (
+        "exchange",
+        "expert.repeat_interleave(arriving.flatten()).argsort(stab... -> expert.repeat_interleave(arriving.flatten()).argsort()",
+        "order = expert.repeat_interleave(arriving.flatten()).argsort(stable=True)",
+    ): "the order of one expert's rows is free, and undone",
+    (
+        "route",
+        "torch.promote_types(x.dtype, torch.float32) -> torch.promote_types(torch.float32, x.dtype)",
+        "wide = torch.promote_types(x.dtype, torch.float32)",
+    ): "the same type",
+    (
+        "mix",
+        "weights.flatten()[order].unsqueeze(1).to(answers.dtype) -> weights.flatten()[order].unsqueeze(1)",
+        "weighed = answers * weights.flatten()[order].unsqueeze(1).to(answers.dtype)",
+    ): "x and weights are of one type",
 }

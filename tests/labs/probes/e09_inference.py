@@ -53,7 +53,7 @@ class Layer(nn.Module):
 
     def __init__(self, weights, size):
         super().__init__()
-        self.size, self.seen = size, []
+        self.size, self.rows = size, dict.fromkeys("qkvo", 0)
         for name, weight in zip("qkvo", weights):
             linear = nn.Linear(*reversed(weight.shape), bias=False, dtype=weight.dtype)
             linear.weight = nn.Parameter(weight.clone(), requires_grad=False)
@@ -61,7 +61,10 @@ class Layer(nn.Module):
             setattr(self, name, linear)
 
     def note(self, name):
-        return lambda module, args: self.seen.append((name, tuple(args[0].shape)))
+        def count(module, arguments):
+            self.rows[name] += arguments[0].shape[:-1].numel()
+
+        return count
 
     def split(self, z):
         return z.unflatten(-1, (-1, self.size))
@@ -83,24 +86,25 @@ def read_in_parts(f, cases):
 
 @torch.no_grad()
 def one_read(f, weights, size, x, parts, room, kv_heads):
-    layer, turns = Layer(weights, size), []
+    layer, turns, dtypes = Layer(weights, size), [], set()
 
     def rope(z, positions):
-        turns.append((tuple(z.shape), positions.clone()))
+        turns.append(z.shape[1])
+        dtypes.add(str(positions.dtype))
         return turned(z, positions)
 
-    keys, values = torch.full((2, len(x), kv_heads, room, size), torch.nan, dtype=x.dtype).unbind(0)
-    keys, values = keys.clone(), values.clone()
+    shape = (len(x), kv_heads, room, size)
+    keys, values = (torch.full(shape, torch.nan, dtype=x.dtype) for _ in range(2))
     outs, length, same = [], 0, True
     for part in x.split(parts, dim=1):
         given = part.clone()
-        out = f(layer, given, rope, keys, values, length)
+        outs.append(fresh(f(layer, given, rope, keys, values, length)))
         same = same and torch.equal(given, part)
-        outs.append(fresh(out))
         length += part.shape[1]
+    results = {"keys": keys, "values": values, "outs": outs}
     return {
-        "outs": outs, "keys": keys, "values": values, "unchanged": same,
-        "turned": turns, "projected": layer.seen,
+        "results": results, "unchanged": same, "turned": sum(turns), "dtypes": sorted(dtypes),
+        "projected": layer.rows,
     }  # fmt: skip
 
 
@@ -109,29 +113,59 @@ def one_read(f, weights, size, x, parts, room, kv_heads):
 
 def pooled(f, scripts):
     """scripts: (num_blocks, operations); an operation may name a block that an earlier `take` gave."""
-    return [one_pool(f, *script) for script in scripts]
+    return [PoolScript(f(size), operations).notes for size, operations in scripts]
 
 
-def one_pool(f, num_blocks, operations):
-    pool, taken, notes = f(num_blocks), {}, []
-    for kind, *what in [("look",), *operations]:
-        result = None
+class PoolScript:
+    """What each operation gave, in words that no choice among blocks without a key changes."""
+
+    def __init__(self, pool, operations):
+        self.pool, self.taken, self.keys, self.notes = pool, {}, {}, []  # keys: block -> its key
+        self.note("at first", None)
+        for kind, *what in operations:
+            gave = self.step(kind, *what)
+            self.note(f"{kind} {what}", gave)
+            if kind in ("take", "again") and what[-1] not in self.taken:
+                break
+
+    def step(self, kind, name, other=None):
         if kind == "take":
-            result = taken[what[0]] = pool.take()
-        elif kind in ("hold", "drop"):
-            getattr(pool, kind)(taken[what[0]])
-        elif kind == "name":
-            pool.name(taken[what[0]], what[1])
-        elif kind == "find":
-            result = pool.find(what[0])
-        elif kind == "again":  # what was found is held again
-            result = taken[what[1]] = pool.find(what[0])
-            if result is not None:
-                pool.hold(result)
-        notes.append((result, list(pool.refs), pool.available()))
-        if kind in ("take", "again") and not isinstance(result, int):
-            break
-    return notes
+            block = self.pool.take()
+            gave = self.shown(block, is_new=True)
+            self.keys.pop(block, None)
+            self.own(name, block)
+            return gave
+        if kind in ("find", "again"):
+            block = self.pool.find(name)
+            if kind == "again" and isinstance(block, int):  # what was found is held again
+                self.pool.hold(block)
+                self.own(other, block)
+            return self.shown(block)
+        block = self.taken[name]
+        if kind == "name":
+            self.pool.name(block, other)
+            self.keys[block] = other
+        else:
+            getattr(self.pool, kind)(block)
+        return None
+
+    def own(self, name, block):
+        if isinstance(block, int):
+            self.taken = {n: b for n, b in self.taken.items() if b != block} | {name: block}
+
+    def shown(self, block, is_new=False):
+        if not isinstance(block, int):
+            return repr(block)
+        held = self.pool.refs[block] - is_new
+        key = f"the key {self.keys[block]!r}" if block in self.keys else "no key"
+        return f"a block with {key}" + (f", held {held} times" if held else "")
+
+    def note(self, call, gave):
+        refs = {name: self.pool.refs[block] for name, block in self.taken.items()}
+        self.notes.append({
+            "call": call, "gave": gave, "refs": refs, "the sum of refs": sum(self.pool.refs),
+            "blocks": len(self.pool.refs), "available()": self.pool.available(),
+        })  # fmt: skip
 
 
 class Compared(int):
@@ -149,7 +183,7 @@ class Compared(int):
 
 
 def steps_of(f, sizes):
-    """Lines run and numbers compared while free blocks are held and dropped, in pools so large."""
+    """Lines run and numbers compared in all of its calls, in pools so large."""
     return [steps_in(f(size)) for size in sizes]
 
 
@@ -168,8 +202,13 @@ def steps_in(pool):
     before = sys.gettrace()
     sys.settrace(trace)
     for block in map(Compared, blocks[10:20]):  # free for a while, neither the first nor the last
+        pool.find(("key", int(block)))
         pool.hold(block)
         pool.drop(block)
+        pool.available()
+    block = pool.take()
+    pool.name(block, "new")
+    pool.drop(block)
     sys.settrace(before)
     return len(Compared.seen)
 
@@ -178,66 +217,60 @@ def steps_in(pool):
 
 
 class OurPool:
-    """The exercise's seven names over a list, and a note of each name and drop."""
+    """The exercise's seven names. Of free blocks with a key the one named first is taken first:
+    in whichever order a manager holds and drops, the same are left."""
 
     def __init__(self, num_blocks):
         self.refs = [0] * num_blocks
-        self._free = list(range(num_blocks))
-        self._keys, self._found = {}, {}
-        self._named, self._dropped = [], []
+        self._keys, self._dropped = {}, []  # block -> key, in the order of naming
 
     def available(self):
-        return len(self._free)
+        return self.refs.count(0)
 
     def take(self):
-        if not self._free:
-            return None
-        block = self._free.pop(0)
-        if block in self._keys:
-            del self._found[self._keys.pop(block)]
-        self.refs[block] = 1
+        free = [block for block, count in enumerate(self.refs) if not count]
+        bare = [block for block in free if block not in self._keys]
+        block = next((block for block in (*bare, *self._keys) if block in free), None)
+        if block is not None:
+            self._keys.pop(block, None)
+            self.refs[block] = 1
         return block
 
-    def is_one(self, block):
+    def _is_one(self, block):
         if block is None:
             raise ValueError("a table has None for a block: `take` gave it, for none was free")
 
     def name(self, block, key):
-        self.is_one(block)
-        self._named.append((block, key))
-        if block in self._keys:
-            self._found.pop(self._keys[block], None)
+        self._is_one(block)
         self._keys[block] = key
-        self._found[key] = block
 
     def find(self, key):
-        return self._found.get(key)
+        return next((block for block, own in self._keys.items() if own == key), None)
 
     def hold(self, block):
-        self.is_one(block)
-        if self.refs[block] == 0:
-            self._free.remove(block)
+        self._is_one(block)
         self.refs[block] += 1
 
     def drop(self, block):
-        self.is_one(block)
+        self._is_one(block)
         if self.refs[block] < 1:
             raise ValueError(f"block {block} is dropped, and nobody holds it")
         self._dropped.append(block)
         self.refs[block] -= 1
-        if self.refs[block] == 0:
-            self._free.insert(len(self._free) if block in self._keys else 0, block)
 
 
 def managed(f, scripts):
-    """scripts: (num_blocks, size, operations), see `Traffic`."""
-    return [
-        Traffic(f, num_blocks, size).run(operations) for num_blocks, size, operations in scripts
-    ]
+    """scripts: (num_blocks, size, operations[, whether the order of a release is noted])."""
+    return [Traffic(f, *script).notes for script in scripts]
+
+
+def longest_key(f, script):
+    """Characters of the longest key, written out."""
+    return max(len(repr(key)) for key in Traffic(f, *script).numbers)
 
 
 class Traffic:
-    """Texts over a manager. Each operation gives notes of what was called and what it gave.
+    """Texts over a manager, and notes in which blocks have the numbers of their order in the tables.
 
     ("admit", name, tokens, most, adapter)    and computes what it has got room for; with a number
                                               behind, so many of its tokens only
@@ -245,81 +278,77 @@ class Traffic:
     ("fork", name, child)   ("end", name)
     """
 
-    def __init__(self, f, num_blocks, size):
-        self.pool = OurPool(num_blocks)
+    def __init__(self, f, num_blocks, size, operations, in_order=False):
+        self.pool, self.in_order = OurPool(num_blocks), in_order
         self.manager = f(self.pool, size)
-        self.texts, self.notes, self.keys = {}, [], {}
-
-    def run(self, operations):
+        self.texts, self.notes, self.numbers = {}, [], {}  # key -> its number, in order of naming
         for kind, name, *what in operations:
             if kind == "admit" or name in self.texts:
                 getattr(self, kind)(name, *what)
-        return self.notes
 
-    def note(self, call, name, **more):
-        tables = {n: list(t.table) for n, t in self.texts.items()}
-        named = [(block, self.number(key), len(repr(key))) for block, key in self.pool._named]
-        found = sorted((block, self.number(key)) for key, block in self.pool._found.items())
-        self.notes.append(
-            {
-                "call": call, "name": name, "tables": tables, "refs": list(self.pool.refs),
-                "available": self.pool.available(), "named": named, "found": found,
-                "dropped": list(self.pool._dropped), **more,
-            }
-        )  # fmt: skip
-        self.pool._named.clear()
-        self.pool._dropped.clear()
-
-    def number(self, key):
-        """Keys may be anything; what comes back is a number for each."""
-        return self.keys.setdefault(key, len(self.keys))
+    def note(self, call, copies=(), **more):
+        blocks = [block for text in self.texts.values() for block in text.table]
+        at = {block: number for number, block in enumerate(dict.fromkeys(blocks))}
+        for block in at:
+            self.pool._is_one(block)
+        found = {
+            f"key {self.numbers.setdefault(key, len(self.numbers))}": at.get(block, "free")
+            for block, key in self.pool._keys.items()
+        }
+        self.notes.append({
+            "call": call, **more,
+            "copies": copies and sorted([at.get(block, "free") for block in pair] for pair in copies),
+            "tables": {str(n): [at[b] for b in text.table] for n, text in self.texts.items()},
+            "refs": [self.pool.refs[block] for block in at],
+            "blocks held in no table": self.pool.available() + len(at) - len(self.pool.refs),
+            "what each key finds": found,
+        })  # fmt: skip
 
     def admit(self, name, tokens, most, adapter, done=None):
-        given = list(tokens)
-        result = self.manager.admit(given, most, adapter)
-        fits = isinstance(result, (tuple, list)) and len(result) == 2
-        if not fits or not isinstance(result[0], list) or not isinstance(result[1], int):
-            self.note("admit", name, result=None if result is None else repr(result)[:80])
-            return
-        table, known = result
-        self.texts[name] = SimpleNamespace(
-            table=table, tokens=list(tokens), computed=known, adapter=adapter
-        )
-        self.note("admit", name, result=known)
-        self.written(name, min(len(tokens), known + (most if done is None else done)))
+        got = self.manager.admit(list(tokens), most, adapter)
+        call = f"admit({len(tokens)} tokens, {most}) of {name}"
+        match got:
+            case [list() as table, int() as known]:
+                text = SimpleNamespace(
+                    table=table, tokens=list(tokens), computed=known, adapter=adapter
+                )
+                self.texts[name] = text
+                self.note(call, known=known)
+                self.written(name, min(len(tokens), known + (most if done is None else done)))
+            case _:
+                self.note(call, known=None if got is None else repr(got)[:80])
 
     def go(self, name, count, more):
         text = self.texts[name]
         text.tokens += more
         stop = min(len(text.tokens), text.computed + count)
-        if stop == text.computed:
-            return
-        copies = self.manager.grow(text.table, text.computed, stop)
-        plain = copies if copies is None else [tuple(pair) for pair in copies]
-        self.note("grow", name, result=plain, start=text.computed, stop=stop)
-        if copies is not None:
-            self.written(name, stop)
+        if stop > text.computed:
+            copies = self.manager.grow(text.table, text.computed, stop)
+            self.note(f"grow({text.computed}, {stop}) of {name}", copies)
+            if copies is not None:
+                self.written(name, stop)
 
     def written(self, name, stop):
         text = self.texts[name]
-        start, text.computed = text.computed, stop
+        text.computed = stop
         self.manager.commit(text.table, list(text.tokens), stop, text.adapter)
-        self.note("commit", name, start=start, stop=stop)
+        self.note(f"commit({stop}) of {name}")
 
     def fork(self, name, child):
         parent = self.texts[name]
         table = self.manager.fork(parent.table)
-        self.texts[child] = SimpleNamespace(
-            table=table if isinstance(table, list) else [],
-            tokens=list(parent.tokens), computed=parent.computed, adapter=parent.adapter,
-        )  # fmt: skip
-        self.note("fork", name, child=child, same=table is parent.table)
+        own = {"tokens": list(parent.tokens), "computed": parent.computed}
+        self.texts[child] = SimpleNamespace(table=table, adapter=parent.adapter, **own)
+        self.note(f"fork of {name} as {child}", is_own=table is not parent.table)
 
     def end(self, name):
         text = self.texts.pop(name)
         before = list(text.table)
+        self.pool._dropped.clear()
         self.manager.release(text.table)
-        self.note("release", name, before=before, after=list(text.table))
+        dropped = [before.index(block) for block in self.pool._dropped if block in before]
+        dropped = dropped if self.in_order else sorted(dropped)
+        self.note(f"release of {name}", left=list(text.table), dropped=dropped)
 
 
 # --- the scheduler's step
@@ -396,8 +425,7 @@ def one_service(
                 "running": [(r.name, r.computed) for r in running],
                 "waiting": [(r.name, r.computed) for r in waiting],
                 "asked": list(manager.asked),
-                "free": manager.free,
-                "budget": budget,
+                "free blocks": manager.free,
             }
         )
         if not work or not all(type(n) is int and n > 0 for _, n in work):
@@ -428,23 +456,15 @@ def cached_in_bits(f, cases):
     for turn in range(max(len(case[3]) for case in cases)):
         for kept, ks, vs, reads, notes in live:
             if turn < len(ks):
-                notes.append(one_part(kept, ks[turn], vs[turn], turn in reads))
-    return [[last_look(*note) for note in case[-1]] for case in live]
-
-
-def one_part(kept, k, v, read):
-    given = k.clone(), v.clone()
-    kept.append(*given)
-    same = torch.equal(given[0], k) and torch.equal(given[1], v)
-    for tensor in given:
-        tensor.fill_(torch.nan)  # they are the caller's
-    result = kept.read() if read else None
-    return same, result, fresh(result)
-
-
-def last_look(same, result, early):
-    """early: as it was when it came."""
-    return {"unchanged": same, "read": early, "later": fresh(result)}
+                given = ks[turn].clone(), vs[turn].clone()
+                kept.append(*given)
+                same = torch.equal(given[0], ks[turn]) and torch.equal(given[1], vs[turn])
+                for tensor in given:
+                    tensor.fill_(torch.nan)  # they are the caller's
+                if turn in reads:
+                    result = kept.read()
+                    notes.append({"unchanged": same, "read": fresh(result), "later": result})
+    return [notes for *_, notes in live]
 
 
 def held_in_bits(f, options, k, v, parts):
