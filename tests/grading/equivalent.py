@@ -435,6 +435,7 @@ EQUIVALENT = {
         "total = total + decay ** k * loss -> total += decay ** k * loss",
         "total = total + decay**k * loss",
     ): "total is a tensor of its own, and nothing was saved of it",
+    (
         "sample",
         "p = p * (p.cumsum(0) - p < request.top_p) -> p *= p.cumsum(0) - p < request.top_p",
         "p = p * (p.cumsum(0) - p < request.top_p)  # the likelier ones do not reach it yet",
