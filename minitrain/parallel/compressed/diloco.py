@@ -38,6 +38,25 @@ def average_parameters(group: Group, model: nn.Module) -> None:
         group.all_reduce(parameter.data, op="avg")
 
 
+@torch.no_grad()
+def outer_step(
+    group: Group,
+    common: Tensor,
+    own: Tensor,
+    velocity: Tensor,
+    lr: float = 0.7,
+    momentum: float = 0.9,
+) -> None:
+    """Naive DiLoCo, called every H steps with flat vectors (P,): all are moved in place.
+
+    common: θ, and velocity, its momentum: equal on all ranks. own: θ_i, which becomes the new θ.
+    """
+    uphill = group.all_reduce(common - own, op="avg")
+    velocity.mul_(momentum).add_(uphill)
+    common.sub_(uphill + momentum * velocity, alpha=lr)  # Nesterov: looks a step ahead
+    own.copy_(common)
+
+
 @dataclass(frozen=True)
 class OuterConfig:
     """Settings of `DiLoCo`: the defaults are the paper's, one fragment and no overlap.

@@ -15,7 +15,7 @@ Lab: e02g_slow_networks. P parameters, N sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from minitrain.parallel.ddp import trainable
 from minitrain.ranks.group import Group
 
 INT32 = 2**31
+Add = Callable[[Group, Tensor], Tensor]  # the sum over ranks
 
 
 @torch.no_grad()
@@ -36,16 +37,16 @@ def federated_average_naive(group: Group, model: nn.Module) -> None:
 
 @torch.no_grad()
 def federated_average(
-    group: Group, model: nn.Module, examples: float, secure: SecureSum | None = None
+    group: Group, model: nn.Module, examples: float, add: Add = Group.all_reduce
 ) -> None:
-    """The mean weighted by each site's number of examples; with `secure`, no site sees another's.
+    """The mean weighted by each site's number of examples, of which one may have 0.
 
-    Sums n_i θ_i and n_i in one message; a site with 0 examples adds nothing.
+    Sums n_i θ_i and n_i in one message, by `add(group, message)`: with `secure_sum` no site learns
+    another's.
     """
     parameters = trainable(model)
     own = torch.cat([p.detach().flatten() for p in parameters])
-    message = torch.cat([own * examples, own.new_tensor([examples])])
-    total = secure.sum(group, message) if secure else group.all_reduce(message)
+    total = add(group, torch.cat([own * examples, own.new_tensor([examples])]))
     if not total[-1] > 0:
         raise InputError(f"{float(total[-1]):g} examples at all sites: one needs some to average")
     mean = total[:-1] / total[-1]
@@ -80,37 +81,27 @@ def unmasked(total: Tensor, lost: int, seeds: Mapping[int, int], turn: int) -> T
     return total
 
 
-class SecureSum:
-    """Sums of vectors that no one can read before they are added up.
+def encode(vector: Tensor, sites: int, bits: int) -> Tensor:
+    """(P,) -> int32, rounded to 2^-bits; InputError where a sum over `sites` could overflow."""
+    codes = (vector.double() * 2**bits).round()
+    if not bool((codes.abs() * sites < INT32).all()):
+        raise InputError(
+            f"values up to {vector.abs().max():.4g} do not fit: with {bits} bits after the point, "
+            f"a sum of {sites} has room for {INT32 / 2**bits / sites:g} each: use fewer bits"
+        )
+    return codes.to(torch.int32)
 
-    seeds: of this site with each other one, agreed on in private (Diffie-Hellman); `bits` after the
-    binary point. The sum of N values must stay below 2^31 / 2^bits.
+
+def secure_sum(
+    group: Group, vector: Tensor, seeds: Mapping[int, int], turn: int, bits: int = 16
+) -> Tensor:
+    """The sum over ranks of values rounded to 2^-bits, as a new tensor; what is sent is masked.
+
+    seeds: of this site with each other one, agreed on in private (Diffie-Hellman). turn: a number
+    that is never used again with these seeds.
     """
-
-    def __init__(self, seeds: Mapping[int, int], bits: int = 16) -> None:
-        if not 0 <= bits < 31:
-            raise InputError(f"bits={bits}: an int32 has room for 0 to 30 after the binary point")
-        self.seeds, self.bits, self.turn = dict(seeds), bits, 0
-
-    def encode(self, vector: Tensor, sites: int) -> Tensor:
-        """(P,) -> int32; InputError for values that could overflow in a sum of `sites`."""
-        codes = (vector.double() * 2**self.bits).round()
-        if not bool((codes.abs() * sites < INT32).all()):
-            room = INT32 / 2**self.bits / sites
-            raise InputError(
-                f"values up to {vector.abs().max():.4g} do not fit: with {self.bits} bits after "
-                f"the point, a sum of {sites} has room for {room:g} each: use fewer bits"
-            )
-        return codes.to(torch.int32)
-
-    def decode(self, total: Tensor, like: Tensor) -> Tensor:
-        return (total.double() / 2**self.bits).to(like.dtype)
-
-    def sum(self, group: Group, vector: Tensor) -> Tensor:
-        """The sum over ranks of values rounded to 2^-bits, as a new tensor."""
-        missing = sorted(set(range(group.size)) - {group.rank} - set(self.seeds))
-        if missing:
-            raise InputError(f"no seed is shared with site {missing[0]}: its mask would not cancel")
-        self.turn += 1
-        hidden = masked(self.encode(vector, group.size), group.rank, self.seeds, self.turn)
-        return self.decode(group.all_reduce(hidden), vector)
+    missing = sorted(set(range(group.size)) - {group.rank} - set(seeds))
+    if missing:
+        raise InputError(f"no seed is shared with site {missing[0]}: its mask would not cancel")
+    hidden = masked(encode(vector, group.size, bits), group.rank, seeds, turn)
+    return (group.all_reduce(hidden).double() / 2**bits).to(vector.dtype)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn import functional as F
 
 from minitrain.errors import InputError
+from minitrain.parallel.compressed import budget
 from minitrain.parallel.compressed.hook import Cast, ErrorFeedback, Exact, without_feedback
 from minitrain.parallel.compressed.powersgd import (
     PowerSGD,
@@ -201,44 +205,77 @@ def test_quantizing_at_each_hop_loses_more_and_the_more_the_longer_the_ring():
     assert ratio[8] > 1.2 and ratio[8] > 1.2 * ratio[2]
 
 
+@given(count=st.integers(1, 700), share=st.floats(0.05, 0.6), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_budget_is_kept_and_spent_better_than_on_the_largest_numbers(count, share, seed):
+    torch.manual_seed(seed)
+    vector = torch.randn(count) * torch.logspace(0, -3, count)
+    least, given_up = budget.plan_bytes(-(-count // budget.BLOCK)), vector.norm()
+    limit = max(least, round(4 * count * share))
+    message = budget.encode(vector, limit)
+    error = (budget.decode(message, count) - vector).norm()
+    assert message.dtype == torch.uint8 and len(message) <= limit and error <= 1.01 * given_up
+    naive = budget.encode_naive(vector, limit)
+    kept = budget.decode_naive(naive, count)
+    assert len(naive) <= limit and (kept != 0).sum() == min(limit // 8, count)
+    if limit > least + 2 * count // 8 + 99:
+        assert error < 0.5 * given_up
+
+
+def test_levels_are_lloyds_and_blocks_of_zeros_cost_nothing():
+    assert budget.normal_error(1) == pytest.approx(1 - 2 / math.pi, abs=1e-3)
+    assert budget.normal_error(2) == pytest.approx(0.1175, abs=1e-3)  # Max 1960, table 1
+    assert budget.normal_levels(2).tolist() == pytest.approx(
+        [-1.510, -0.4528, 0.4528, 1.510], abs=1e-3
+    )
+    vector = torch.zeros(640)
+    vector[64:128] = torch.randn(64)
+    short = budget.encode(vector, 4 + 3 + 1 + 64 * 4 // 8)
+    decoded = budget.decode(short, 640)
+    assert torch.equal(decoded[128:], vector[128:]) and decoded[:64].abs().sum() == 0
+    assert (decoded - vector).norm() < 0.2 * vector.norm()
+    with pytest.raises(InputError, match="the plan alone"):
+        budget.encode(vector, 6)
+
+
 # ---- feedback ----
 
 
 def whole_numbers(group, make):
     """The sum of what was sent, with the ranks' mean residual, beside the sum of gradients."""
-    hook, sent, given = make(), torch.zeros(40).double(), torch.zeros(40).double()
+    hook, sent, total = make(), torch.zeros(40).double(), torch.zeros(40).double()
     for step in range(6):
         torch.manual_seed(7 * step + group.rank)
         vector = torch.randint(-99, 99, (40,)).double() * group.size
-        given += group.all_reduce(vector.clone(), op="avg")
+        total += group.all_reduce(vector.clone(), op="avg")
         sent += hook.start(group, "g", vector).wait()
     left = sum(memory.residuals["g"] for memory in [hook.memory])
-    return sent, given, group.all_reduce(left.clone(), op="avg")
+    return sent, total, group.all_reduce(left.clone(), op="avg")
 
 
 @pytest.mark.parametrize("make", [lambda: TopK(0.1), lambda: RandomK(0.1)])
 def test_what_was_sent_and_the_residual_are_the_gradient_exactly(make):
-    for sent, given, left in launch(whole_numbers, make, ranks=2):
-        assert torch.equal(sent + left, given) and not torch.equal(sent, given)
+    for sent, total, left in launch(whole_numbers, make, ranks=2):
+        assert torch.equal(sent + left, total) and not torch.equal(sent, total)
 
 
 def quantized_sums(group, bits):
-    hook, sent, given = Quantized(bits, 8, feedback=True), torch.zeros(40), torch.zeros(40)
+    hook, sent, total = Quantized(bits, 8, feedback=True), torch.zeros(40), torch.zeros(40)
     for step in range(50):
         torch.manual_seed(7 * step + group.rank)
         vector = torch.randn(40)
-        given += group.all_reduce(vector.clone(), op="avg")
+        total += group.all_reduce(vector.clone(), op="avg")
         sent += hook.start(group, "g", vector).wait()
     left = hook.sent.residuals["g"].flatten()[:40]
     served = hook.summed.residuals["g"].flatten()
     everyone = group.all_gather(torch.empty(group.size * served.numel()), served)[:40]
-    return sent, given, group.all_reduce(left.clone(), op="avg") + everyone
+    return sent, total, group.all_reduce(left.clone(), op="avg") + everyone
 
 
 @pytest.mark.parametrize("bits", [1, 4])
 def test_both_sides_of_a_quantized_sum_keep_their_error(bits):
-    for sent, given, left in launch(quantized_sums, bits, ranks=2):
-        assert torch.allclose(sent + left, given, atol=1e-4) and left.norm() > 1e-3
+    for sent, total, left in launch(quantized_sums, bits, ranks=2):
+        assert torch.allclose(sent + left, total, atol=1e-4) and left.norm() > 1e-3
 
 
 def signs_of(vector):
