@@ -212,30 +212,32 @@ def test_a_budget_is_kept_and_spent_better_than_on_the_largest_numbers(count, sh
     vector = torch.randn(count) * torch.logspace(0, -3, count)
     least, given_up = budget.plan_bytes(-(-count // budget.BLOCK)), vector.norm()
     limit = max(least, round(4 * count * share))
-    message = budget.encode(vector, limit)
-    error = (budget.decode(message, count) - vector).norm()
+    best, naive = budget.WaterFilling(), budget.LargestOnly()
+    message, largest = best.encode(vector, limit), naive.encode(vector, limit)
+    error = (best.decode(message, count) - vector).norm()
     assert message.dtype == torch.uint8 and len(message) <= limit and error <= 1.01 * given_up
-    naive = budget.encode_naive(vector, limit)
-    kept = budget.decode_naive(naive, count)
-    assert len(naive) <= limit and (kept != 0).sum() == min(limit // 8, count)
+    assert len(largest) <= limit
+    assert (naive.decode(largest, count) != 0).sum() == min(limit // 8, count)
     if limit > least + 2 * count // 8 + 99:
         assert error < 0.5 * given_up
 
 
-def test_levels_are_lloyds_and_blocks_of_zeros_cost_nothing():
-    assert budget.normal_error(1) == pytest.approx(1 - 2 / math.pi, abs=1e-3)
-    assert budget.normal_error(2) == pytest.approx(0.1175, abs=1e-3)  # Max 1960, table 1
-    assert budget.normal_levels(2).tolist() == pytest.approx(
-        [-1.510, -0.4528, 0.4528, 1.510], abs=1e-3
-    )
+def test_levels_are_the_normal_distributions_and_blocks_of_zeros_cost_nothing():
+    draws = torch.special.ndtri((torch.arange(2**16).double() + 0.5) / 2**16)
+    for bits, share in zip(budget.WIDTHS[1:], budget.DISTORTION[1:]):
+        levels = budget.levels(bits).double()
+        nearest = torch.bucketize(draws, (levels[1:] + levels[:-1]) / 2)
+        assert (draws - levels[nearest]).square().mean() == pytest.approx(share.item(), rel=2e-3)
+        means = torch.stack([draws[nearest == code].mean() for code in range(2**bits)])
+        assert torch.allclose(means, levels, atol=2e-3)
     vector = torch.zeros(640)
     vector[64:128] = torch.randn(64)
-    short = budget.encode(vector, 4 + 3 + 1 + 64 * 4 // 8)
-    decoded = budget.decode(short, 640)
+    short = budget.WaterFilling().encode(vector, 4 + 3 + 1 + 64 * 4 // 8)
+    decoded = budget.WaterFilling().decode(short, 640)
     assert torch.equal(decoded[128:], vector[128:]) and decoded[:64].abs().sum() == 0
     assert (decoded - vector).norm() < 0.2 * vector.norm()
     with pytest.raises(InputError, match="the plan alone"):
-        budget.encode(vector, 6)
+        budget.WaterFilling().encode(vector, 6)
 
 
 # ---- feedback ----
