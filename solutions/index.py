@@ -25,6 +25,7 @@ overview()
 # | [e02d](../labs/e02d_expert_parallel.ipynb) | How does each token reach its experts? |
 # | [e02e](../labs/e02e_context_parallel.ipynb) | How do many ranks read one long text? |
 # | [e02f](../labs/e02f_four_dimensions.ipynb) | Which cut goes where on a cluster? |
+# | [e02g](../labs/e02g_slow_networks.ipynb) | What if the network is slow, or somebody else's? |
 # | [e03](../labs/e03_zero.ipynb) | How is a model trained that no rank can hold? |
 # | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need? |
 # | [e05](../labs/e05_activation_memory.ipynb) | What may be forgotten and computed again? |

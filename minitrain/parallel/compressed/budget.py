@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrain.errors import InputError
-from minitrain.parallel.compressed.quantized import packed, unpacked
+from minitrain.parallel.compressed.bits import packed, unpacked
 
 BLOCK = 64
 WIDTHS = (0, 1, 2, 4)  # bits of a number

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrain.errors import InputError
+from minitrain.parallel.compressed.bits import packed, unpacked
 from minitrain.parallel.compressed.hook import Compressor, Then
-from minitrain.parallel.compressed.quantized import Quantized, packed, unpacked
+from minitrain.parallel.compressed.quantized import Quantized
 from minitrain.parallel.ddp import Pending
 from minitrain.ranks.group import Group
 

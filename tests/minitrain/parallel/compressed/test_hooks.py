@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 
 from minitrain.errors import InputError
 from minitrain.parallel.compressed import budget
+from minitrain.parallel.compressed.bits import Blocks
 from minitrain.parallel.compressed.hook import Cast, ErrorFeedback, Exact, without_feedback
 from minitrain.parallel.compressed.powersgd import (
     PowerSGD,
@@ -24,7 +24,7 @@ from minitrain.parallel.compressed.powersgd import (
     orthogonalize,
     power_step,
 )
-from minitrain.parallel.compressed.quantized import Blocks, Quantized, all_reduce_at_each_hop
+from minitrain.parallel.compressed.quantized import Quantized, all_reduce_at_each_hop
 from minitrain.parallel.compressed.signs import MajorityVote, OneBitAdam, majority_naive
 from minitrain.parallel.compressed.sparse import RandomK, TopK, sparse_mean_naive, top_places
 from minitrain.parallel.ddp import DDP
