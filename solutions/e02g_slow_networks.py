@@ -38,7 +38,7 @@ guess = 300
 ### END SOLUTION
 lab.predict("one_step", guess, unit="s")
 
-# %% tags=["nbval-check-output"]
+# %%
 from minitrain.network.fabric import A100, Fabric
 from minitrain.network.links import Link, LinkModel
 
@@ -57,8 +57,6 @@ from dataclasses import replace
 billion = replace(between_sites, payload_scale=1e6)
 one_step = launch(one_all_reduce, ranks=2, fabric=billion)[0]
 print(f"{one_step:.0f} s of the emulated network, for one step's gradients")
-
-# %%
 lab.reveal("one_step", one_step, parameters=1e9, bytes_per_second=12.5e6)
 
 # %% [markdown]
@@ -168,13 +166,12 @@ def hooked(make):
 # %% [markdown]
 # ## 2 · Fewer bits
 #
-# In BF16 a gradient takes 2 bytes, in INT8 one. But *summing* is what an all-reduce does, and a sum of two INT8 codes with
-# different scales is no INT8 code. On a ring (e00) each rank would decode, add, and quantize again, $N-1$ times, and each time
-# the error of a partial sum that has grown.
+# In BF16 a gradient takes 2 bytes, in INT8 one. But an all-reduce *sums*, and a sum of two INT8 codes with different scales is no
+# INT8 code. On a ring (e00) each rank would decode, add, and quantize a partial sum again, $N-1$ times.
 #
 # [ZeRO++](https://arxiv.org/abs/2306.10209) leaves the ring: an all-to-all brings every rank all ranks' codes of *its* part;
 # it sums in float32, quantizes the sum once, and an all-gather hands it round. The bytes are the same, $2(N-1)/N \cdot P$ and
-# the scales; the numbers were quantized twice, however many ranks there are. With a scale for each block of 256, no number is
+# the scales, but every number was quantized twice, however many ranks there are. With a scale for each block of 256, no code is
 # off by more than half a step, $\max|x| / (2 \cdot 127)$ of its block.
 
 # %% tags=["experiment"]
@@ -308,7 +305,7 @@ print(f"and to {abs(descend(ErrorFeedback())):.2f} with yours")
 # feedback is yours.
 
 
-# %%
+# %% tags=["folded"]
 from minitrain.parallel.compressed.hook import Compressor
 from minitrain.parallel.compressed.sparse import TopK
 
@@ -326,12 +323,6 @@ class Largest(Compressor):
         sent = self.memory(key, vector, self.keep)
         return self.sparse.start(group, key, sent)
 
-
-# %% [markdown]
-# Further down two bits of the same kind wait for you: in **signSGD with majority vote** each rank sends a bit a number, and
-# the step is what most ranks voted for. **1-bit Adam** ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)) is Adam for some steps; then it freezes
-# the second moment, since a compression error would enter it squared, where no feedback reaches it, and sends its momentum in
-# one bit, with feedback.
 
 # %% [markdown]
 # ## 4 · Thin matrices
@@ -401,7 +392,7 @@ power_step = lab.grade(power_step)
 # leave out. Vectors are sent whole.
 
 
-# %%
+# %% tags=["folded"]
 from minitrain.parallel.compressed.hook import Then
 
 
@@ -502,7 +493,7 @@ outer_step = lab.grade(outer_step)
 # after another while training goes on.
 
 
-# %%
+# %% tags=["folded"]
 from minitrain.parallel.compressed.diloco import DiLoCo, OuterConfig
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -530,9 +521,12 @@ def few_bits(model, group):
 # %% [markdown]
 # ## 6 · What a byte is worth
 #
-# The two methods of one bit come from the package:
+# Two methods of one bit come from the package. In **signSGD with majority vote** each rank sends the sign of every number, and the step
+# is what most ranks voted for. **1-bit Adam** ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)) is Adam for some steps; then it freezes the second
+# moment, since a compression error would enter it squared, where no feedback reaches it, and sends its momentum in one bit, with
+# feedback. The folded cell lists all methods.
 
-# %%
+# %% tags=["folded"]
 from minitrain.parallel.compressed.hook import Cast
 from minitrain.parallel.compressed.signs import MajorityVote, OneBitAdam
 
@@ -649,9 +643,9 @@ print(f"FP32: distance falls as steps to the power of {slope:.2f}")
 # %% [markdown]
 # Now the network. The emulated fabric gives the seconds of each message that the methods sent, with its latency, as if the model
 # had a billion parameters (`payload_scale`), and a step's computing took one second, about 65,000 tokens on an H100. Nothing overlaps here:
-# with e02's overlap up to a second of communication a step would be hidden.
+# with e02's overlap up to a second of communication a step would be hidden. (The cell is folded.)
 
-# %% tags=["experiment"]
+# %% tags=["experiment", "folded"]
 NETWORKS = {  # bytes a second, seconds of latency
     "NVLink, 900 GB/s": (900e9, 2e-6),
     "400 Gb/s": (50e9, 5e-6),
@@ -949,8 +943,8 @@ def with_stragglers(seed):
     )
 
 
-# %% tags=["experiment"]
-BUDGET, RATE = lab.size("seconds"), 60.0
+# %% tags=["experiment", "folded"]
+BUDGET, RATE = lab.size("seconds"), 240.0
 
 
 def play(kind, server, gradient_of, count):
@@ -1032,10 +1026,10 @@ lab.answer("with_32_workers", with_32_workers)
 # $$\theta \leftarrow \frac{\sum_i n_i \theta_i}{\sum_i n_i},$$
 #
 # so that one local step of SGD is a step on all data joined. With $H$ steps it is not: each site moves toward the optimum of its *own* data,
-# and the mean of two optima need not be good for either. The longer a site is on its own, the farther it drifts.
+# and the mean of two optima need not be good for either.
 #
-# **Run**: two sites, one with stories of a village, one with stories of a forest; beside them two with a mixture of both. After
-# every $H$ steps the models are averaged. Last, the mixture with site 1 away in the middle third of the run.
+# **Run**: two sites, one with stories of a village, one with stories of a forest; beside them two with both. After every $H$ steps
+# the models are averaged. Last, both domains, with site 1 away in the middle third of the run.
 
 # %% tags=["folded"]
 DOMAINS = ("village", "forest")
@@ -1047,18 +1041,16 @@ tokenizer = train_tokenizer(stories[0][:400] + stories[1][:400], VOCABULARY)
 )
 
 
+def endless(rows, seed):
+    return chain.from_iterable(Loader(rows, ROWS, seed=2 * k + seed) for k in range(99))
+
+
 def train_sites(group, apart, every, away=False):
     """Nats above the floor, the mean of both domains, after federated rounds."""
     model = model_of(32)
     config = OuterConfig(every=every, lr=1.0, momentum=0.0)
     outer, inner = DiLoCo(model, group, config), adam(model)
-    seeds = range(99) if apart else range(group.rank, 99)
-    loaders = [
-        chain.from_iterable(
-            Loader(rows, ROWS, seed=1 + 2 * k + group.rank) for k in seeds
-        )
-        for rows in own
-    ]
+    loaders = [endless(rows, seed=group.rank) for rows in own]
     for step in range(site_steps):
         for each in inner.param_groups:
             each["lr"] = warmup_cosine(step, site_steps, site_steps / 10, PEAK)
@@ -1091,7 +1083,7 @@ sites = [
 # %% tags=["grade"]
 lab.experiment("sites", sites)
 
-# %%
+# %% tags=["folded"]
 together = {
     row["every"]: row["above"] for row in sites if not row["apart"] and not row["away"]
 }
@@ -1135,13 +1127,13 @@ lab.answer("drift", drift)
 ideas.pair_masks()
 
 # %% [markdown]
-# They cancel *exactly* only if nothing is rounded, and they hide *everything* only if a masked number is equally likely to be any number. Both
-# hold for whole numbers that wrap around: int32 arithmetic is modulo $2^{32}$. So a value becomes the integer nearest to
-# $x \cdot 2^{b}$, in int32, with masks drawn evenly over all $2^{32}$ values; the sum is divided by $2^b$ again. It is right as long as the
-# *sum* fits, however often the parts wrapped around on the way.
+# They cancel *exactly* only if nothing is rounded, and hide *everything* only if a masked number may be any number, equally likely. Both
+# hold for integers that wrap around: int32 arithmetic is modulo $2^{32}$. So $x$ becomes the integer nearest to
+# $x \cdot 2^{b}$; masks are drawn evenly over all $2^{32}$ values; the sum is divided by $2^b$. It is right as long as the
+# *sum* fits, however often parts wrapped around.
 #
-# A mask is used once. If one served two rounds, the difference of what a site sent in them would show the difference of its updates. So
-# masks depend on the seed and on a number, `turn`, that never comes twice. `pair_mask` is given:
+# A mask is used once: if it served two rounds, the difference of a site's two messages would be that of its updates. So masks depend on
+# the seed and on a number, `turn`, that never comes twice. `pair_mask` is given:
 
 
 # %%
@@ -1197,7 +1189,7 @@ secure_sum = lab.grade(secure_sum)
 # **Run**: three sites sum small numbers, and an eavesdropper reads what site 0 sends.
 
 
-# %%
+# %% tags=["folded"]
 def eavesdropped(group):
     seeds = {
         other: 10 + group.rank + other for other in range(3) if other != group.rank
@@ -1219,26 +1211,27 @@ total, heard = launch(eavesdropped, ranks=3)[0]
 print(f"the sum is {total}; site 0 sent {heard}")
 
 # %% [markdown]
-# If a site is lost after the others have masked, its masks stay in the sum. The others then reveal the seeds that they shared with
-# it; in the protocol these are split among all sites, so that this needs no trust in one.
-#
+# If a site is lost after the others have masked, its masks stay in the sum. The others then reveal the seeds that they shared with it.
+
+# %% [markdown]
 # ## 9 · Your own compressor
 #
 # ### Open task · `Compressor`
 #
 # Difficulty 5 · 40 minutes · 16 points
 #
-# Everything so far was somebody's design. Here is a budget, and the design is yours: at most `budget` bytes for a vector of float32 numbers,
-# between 1.25 and 3 bits a number. `encode` makes the message, `decode` has nothing but the message and the length. What counts is the error,
-# $\lVert x - \hat x \rVert / \lVert x \rVert$, on gradients that you have not seen: of models in training, heavy-tailed ones, plain noise.
+# Everything so far was somebody's design. Here is a budget, and the design is yours: at most `budget` bytes for a vector of 500 or more
+# float32 numbers, between 1.25 and 3 bits a number. `encode` makes the message; `decode` has nothing but the message and the length. What
+# counts is the error, $\lVert x - \hat x \rVert / \lVert x \rVert$, on gradients that you have not seen: of models in training, heavy-tailed ones, plain noise.
 
 # %% [markdown]
-# **Points**: 4 for messages that fit and can be decoded; 4 if the mean error is below that of the better of top-k and one bit a number with block
-# scales, at the same budget; 4 if it is at most 0.75 of it; 4 if it is at most 1.15 times that of the course's own design, which you may
+# **Points**: 4 for messages that fit and can be decoded; 4 if the mean error is below that of the better of top-k and one bit with block
+# scales; 4 if it is at most 0.75 of it; 4 if it is at most 1.15 times that of the course's own design, which you may
 # read afterwards: `minitrain/parallel/compressed/budget.py`.
-#
+
+# %% [markdown]
 # Some directions. Blocks of a gradient differ in size by orders of magnitude: what does a scale for each cost, what does it bring? Where
-# should levels lie if numbers are roughly normal: evenly up to the largest, or where the numbers are? Must each block have as many bits? A block of zeros needs none.
+# should levels lie if numbers are roughly normal: evenly up to the largest, or where the numbers are? Must all blocks have as many bits?
 #
 # `packed(codes, bits)` packs rows of codes (R, n), from 0 to $2^b - 1$ with $b$ = 1, 2, 4 or 8, into uint8 (R, n·b/8); `unpacked(data, bits)` is the way back.
 # A float32 scale becomes four bytes by `scale.view(torch.uint8)`; on the way back the bytes need `clone()` first.
@@ -1325,28 +1318,27 @@ MyCompressor = lab.grade(MyCompressor)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Begin with something that fits: one bit a number, the sign, and a scale for each block, its mean magnitude. At 1.25 bits that leaves
-# room for a scale of four bytes every 128 numbers.
+# Begin with what fits: a sign a number, and each block's mean magnitude. At 1.25 bits there is room for four bytes every 128 numbers.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With two bits, the four levels of the least error for normal numbers are $\pm 0.453$ and $\pm 1.510$ standard deviations: they leave
-# 12% of the variance, where one bit leaves 36%. A scale needs no four bytes: a power of $2^{1/8}$, relative to the largest, fits in one.
+# With two bits, the best levels for normal numbers are $\pm 0.453$ and $\pm 1.510$ standard deviations: they leave
+# 12% of the variance, one bit 36%. A scale fits in a byte, as a power of $2^{1/8}$ relative to the largest.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Give each block its own number of bits. A block of variance $s^2$ gains $0.64\,s^2$ by its first bit a number and $0.25\,s^2$ by the second: sort all these by gain a
-# byte, and take the best until the budget is spent.
+# Give each block its own bits. A block of variance $s^2$ gains $0.64\,s^2$ a number by the first bit, $0.25\,s^2$ by the second: take
+# the best gains a byte until the budget is spent.
 #
 # </details>
 
 # %% [markdown]
-# **Run**: your compressor trains the model, with your error feedback, at 2 bits a number, and joins the picture. Its messages are handed round by an all-gather.
+# **Run**: your compressor trains the model, with your error feedback, at 2 bits a number, and joins the picture. Its messages are handed round by an all-gather (folded).
 
 
-# %% tags=["experiment"]
+# %% tags=["experiment", "folded"]
 class Mine(Compressor):
     def __init__(self):
         self.memory, self.compressor = ErrorFeedback(), MyCompressor()
@@ -1389,11 +1381,12 @@ with show.canvas(width=8) as (figure, ax):
         is_mine = row["method"] == "yours"
         color = show.COLORS[1] if is_mine else show.COLORS[0]
         ax.plot(row["bytes"], row["above"], "D" if is_mine else "o", color=color)
-        up = -14 if row["method"] in ("DiLoCo", "1-bit Adam", "BF16", "top 5%") else 8
+        up = -14 if row["method"] in ("INT8", "BF16", "FP32", "yours") else 8
         ax.annotate(row["method"], (row["bytes"], row["above"]), (0, up), **beside)
     ax.axhline(above["FP32"], color="#888888", linestyle=":")
     ax.set(xscale="log", xlabel="bytes that a rank sends a step")
-    ax.set(ylabel="held-out loss above the floor (nats)", ylim=(0, None))
+    ax.set(ylabel="held-out loss above the floor (nats)")
+    ax.margins(x=0.1, y=0.1)
     ax.set_title(f"{steps} steps on two ranks: what each method sends, and loses")
 show.figure(
     figure,

@@ -24,9 +24,9 @@ SIZES = {
     "cpu": {
         "steps": 300,
         "every": 50,
-        "long": 600,
+        "long": 1200,
         "bytes": 2_000_000,
-        "seconds": 100,
+        "seconds": 200,
         "site_steps": 300,
         "waits": [1, 10, 50],
     },
@@ -35,7 +35,7 @@ SIZES = {
         "every": 10,
         "long": 60,
         "bytes": 400_000,
-        "seconds": 30,
+        "seconds": 100,
         "site_steps": 60,
         "waits": [1, 5, 30],
     },
@@ -741,14 +741,14 @@ class TestStragglers(Experiment):
 
     @check(
         points=3,
-        title="in the same time: backups make more rounds, asynchronous workers use most gradients",
+        title="in the same time rounds of all use the fewest gradients; a bound limits staleness",
     )
     def test_counts(self, table):
         rows = expect.rows(table, "kind")
         counts = {kind: row["gradients"] for kind, row in rows.items()}
         expect.that(
-            counts["synchronous"] < counts["with 2 backups"] < counts["asynchronous"],
-            f"gradients used: {counts}; each remedy waits less than the one before",
+            2 * counts["synchronous"] < min(counts["with 2 backups"], counts["asynchronous"]),
+            f"gradients used: {counts}; rounds of all wait for a straggler more often than not",
         )
         expect.that(
             rows["synchronous"]["staleness"] == 0 and rows["bounded, s = 2"]["most"] <= 5 * 7,
