@@ -24,7 +24,7 @@ SIZES = {
     "cpu": {
         "steps": 300,
         "every": 50,
-        "long": 1200,
+        "long": 600,
         "bytes": 2_000_000,
         "seconds": 200,
         "site_steps": 300,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from itertools import chain
 
 import pytest
 import torch
@@ -14,7 +15,14 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn import functional as F
 from torch.optim import SGD as TorchSGD
 
+from minitrain.data.corpus import make_corpus
+from minitrain.data.loader import Loader
+from minitrain.data.packing import pack
+from minitrain.data.tokenizer import train_tokenizer
 from minitrain.errors import InputError
+from minitrain.model.config import ModelConfig
+from minitrain.model.transformer import build
+from minitrain.optimizers.learning_rate import warmup_cosine
 from minitrain.parallel.compressed import diloco as module
 from minitrain.parallel.compressed.diloco import (
     DiLoCo,
@@ -35,6 +43,8 @@ from minitrain.parallel.compressed.federated import (
 from minitrain.parallel.compressed.quantized import Quantized
 from minitrain.parallel.ddp import DDP
 from minitrain.ranks.launch import launch
+from minitrain.training.loop import evaluate
+from minitrain.training.loss import token_weighted_loss
 
 AVERAGE = {"lr": 1.0, "momentum": 0.0}
 
@@ -359,3 +369,38 @@ def without_a_seed(group):
 
 def test_sums_that_would_be_wrong_are_refused():
     launch(without_a_seed, ranks=2)
+
+
+# ---- the claim of the paper, on the course's corpus ----
+
+
+def above_the_floor(group, rounds, text, unseen, floor, steps=600):
+    """Nats above the floor, and bytes sent, of DDP or of DiLoCo with H = 50."""
+    model = build(ModelConfig(512, 16, 1, 2, 2, 32, tied=True), seed=1)
+    diloco = DiLoCo(model, group, OuterConfig(50, lr=1.0, momentum=0.5)) if rounds else None
+    wrapped = model if rounds else DDP(model, group)
+    inner = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    loaders = (Loader(text, 16, group.rank, group.size, seed=k) for k in range(99))
+    group.trace.ops.clear()
+    for step, batch in zip(range(steps), chain.from_iterable(loaders)):
+        inner.param_groups[0]["lr"] = warmup_cosine(step, steps, steps / 10, 0.02)
+        logits = wrapped(batch.tokens, batch.documents, batch.positions)
+        token_weighted_loss(logits, batch.targets, batch.tokens_counted).backward()
+        inner.step()
+        inner.zero_grad()
+        if diloco:
+            diloco.step()
+    return evaluate(model, Loader(unseen, 32)) - floor, group.trace.bytes_sent()
+
+
+@pytest.mark.full
+def test_diloco_ends_within_3_percent_of_synchronous_training_at_a_fiftieth_of_the_bytes():
+    corpora = [make_corpus(n, seed=s, domain="chain") for n, s in ((2_000_000, 1), (25_000, 2))]
+    tokenizer = train_tokenizer(make_corpus(300_000, seed=1, domain="chain").documents, 512)
+    text, unseen = (
+        pack(tokenizer.encode_batch(c.documents), 64, tokenizer.end_token) for c in corpora
+    )
+    given = text, unseen, corpora[1].entropy_per_token(tokenizer)
+    (ddp, sent), _ = launch(above_the_floor, False, *given, ranks=2, timeout=280)
+    (diloco, few), _ = launch(above_the_floor, True, *given, ranks=2, timeout=280)
+    assert diloco < 1.03 * ddp and few < sent / 49
