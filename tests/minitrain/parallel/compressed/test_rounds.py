@@ -374,16 +374,20 @@ def test_sums_that_would_be_wrong_are_refused():
 # ---- the claim of the paper, on the course's corpus ----
 
 
-def above_the_floor(group, rounds, text, unseen, floor, steps=600):
-    """Nats above the floor, and bytes sent, of DDP or of DiLoCo with H = 50."""
-    model = build(ModelConfig(512, 16, 1, 2, 2, 32, tied=True), seed=1)
-    diloco = DiLoCo(model, group, OuterConfig(50, lr=1.0, momentum=0.5)) if rounds else None
-    wrapped = model if rounds else DDP(model, group)
+def above_the_floor(group, rounds, text, unseen, floor, together=300, steps=600):
+    """Nats above the floor, and bytes sent after `together` synchronous steps: of DDP, or of DiLoCo
+    with H = 50, which like the paper's goes on from a trained model."""
+    model, diloco = build(ModelConfig(512, 16, 1, 2, 2, 32, tied=True), seed=1), None
+    wrapped = DDP(model, group)
     inner = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
-    loaders = (Loader(text, 16, group.rank, group.size, seed=k) for k in range(99))
-    group.trace.ops.clear()
-    for step, batch in zip(range(steps), chain.from_iterable(loaders)):
-        inner.param_groups[0]["lr"] = warmup_cosine(step, steps, steps / 10, 0.02)
+    loaders = (Loader(text, 8, group.rank, group.size, seed=k) for k in range(99))
+    for step, batch in zip(range(together + steps), chain.from_iterable(loaders)):
+        if step == together:
+            group.trace.ops.clear()
+            if rounds:
+                wrapped.synchronize = False
+                diloco = DiLoCo(model, group, OuterConfig(50, lr=1.0, momentum=0.5))
+        inner.param_groups[0]["lr"] = warmup_cosine(step, together + steps, 30, 0.02)
         logits = wrapped(batch.tokens, batch.documents, batch.positions)
         token_weighted_loss(logits, batch.targets, batch.tokens_counted).backward()
         inner.step()
@@ -403,4 +407,4 @@ def test_diloco_ends_within_3_percent_of_synchronous_training_at_a_fiftieth_of_t
     given = text, unseen, corpora[1].entropy_per_token(tokenizer)
     (ddp, sent), _ = launch(above_the_floor, False, *given, ranks=2, timeout=280)
     (diloco, few), _ = launch(above_the_floor, True, *given, ranks=2, timeout=280)
-    assert diloco < 1.03 * ddp and few < sent / 49
+    assert diloco < 1.03 * ddp and few < sent / 46  # 12 rounds, and the broadcast that begins them
