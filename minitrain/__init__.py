@@ -14,8 +14,8 @@ this list, which `make check` enforces:
     memory        recomputation, its placement, offload, a paged optimizer
     reliability   checkpoints; loss spikes; slow, hung and corrupt ranks; restarts
     monitoring    each step's sample: files, TensorBoard, Prometheus; alert rules; power and heat
-    parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, and all of
-                  them at once in hybrid/
+    parallel      DDP, meshes; collectives/ zero/ tensor/ pipeline/ expert/ context/, several of
+                  them at once in hybrid/; compressed/ for slow networks
     quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
     finetuning    LoRA and its variants, soft prompts, PEFT's files; many adapters per batch
     inference     sampling; KV caches; an engine that batches many requests
@@ -34,6 +34,7 @@ Main entry points, for a script or a cell. Quantization and inference take the T
     from minitrain.ranks.launch import launch                 launch(f, ranks=4): f(group) on four
     from minitrain.parallel import DDP                        gradients averaged during backward
     from minitrain.parallel.zero import Zero, Zero3           states, gradients, weights sharded
+    from minitrain.parallel.compressed import DiLoCo, PowerSGD, Quantized      fewer bytes sent
     from minitrain.memory import checkpoint, Offload          activations recomputed or offloaded
     from minitrain.precision import LossScaler, MasterWeights
     from minitrain.finetuning import adapt, save_adapter      LoRA and its variants, in PEFT's files

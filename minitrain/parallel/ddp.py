@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Bucket:
         parts = self.buffer.split([p.numel() for p in parameters])
         self.views = {p: part.view_as(p) for p, part in zip(parameters, parts)}
         self.missing = set(parameters)  # not yet received in this backward
-        self.work: Work | None = None  # its all-reduce, once issued
+        self.work: Work | Pending | None = None  # its all-reduce, once issued
 
     @torch.no_grad()
     def take(self, parameter: nn.Parameter, ranks: int) -> None:
@@ -133,6 +133,17 @@ def _filled(parameters: Iterable[nn.Parameter], bucket_bytes: int) -> list[list[
     return groups
 
 
+class Pending(Protocol):
+    """A mean in flight: a `Work`, or the rest of a hook's work once its message has arrived."""
+
+    def wait(self) -> object: ...
+
+
+# Called with a bucket that holds this rank's own gradients, and issues its messages. After `wait()`
+# the bucket holds the ranks' mean, or an approximation of it (compressed/).
+Hook = Callable[[Group, Bucket], Pending]
+
+
 class DDP(nn.Module):
     """Wraps a model so that `backward` leaves the averaged gradient in every `parameter.grad`.
 
@@ -145,6 +156,7 @@ class DDP(nn.Module):
     Buckets are issued in the same order on every rank, whatever the order of the hooks. A parameter
     without a gradient counts as zero, so ranks that use different parts of the model agree.
     When backward ends, `finish` waits for the buckets; `overlap=False` issues all of them there.
+    A `hook` takes the place of the all-reduce, to send fewer bytes.
     """
 
     def __init__(
@@ -154,10 +166,13 @@ class DDP(nn.Module):
         bucket_bytes: int = BUCKET_BYTES,
         overlap: bool = True,
         broadcast_buffers: bool = True,
+        hook: Hook | None = None,
     ) -> None:
         super().__init__()
         self.module = model
         self.group = group
+        self.hook = hook
+        self.parts = 1 if hook else group.size  # a hook is given gradients as they are
         self.overlap = overlap
         self.broadcast_buffers = broadcast_buffers
         self.synchronize = True
@@ -206,7 +221,7 @@ class DDP(nn.Module):
             return
         for bucket in self.buckets:
             for parameter in bucket.missing.copy():
-                bucket.take(parameter, self.group.size)
+                bucket.take(parameter, self.parts)
         self._issue_ready()
         for bucket in self.buckets:
             bucket.work.wait()
@@ -224,7 +239,7 @@ class DDP(nn.Module):
             f"a gradient of shape {tuple(parameter.shape)} came twice in one backward: "
             "under reentrant checkpointing use checkpoint(..., use_reentrant=False)"
         )
-        bucket.take(parameter, self.group.size)
+        bucket.take(parameter, self.parts)
         if self.overlap:
             self._issue_ready()
 
@@ -237,7 +252,10 @@ class DDP(nn.Module):
     def _issue_ready(self) -> None:
         while self.issued < len(self.buckets) and not self.buckets[self.issued].missing:
             bucket = self.buckets[self.issued]
-            bucket.work = self.group.all_reduce(bucket.buffer, async_op=True)
+            if self.hook:
+                bucket.work = self.hook(self.group, bucket)
+            else:
+                bucket.work = self.group.all_reduce(bucket.buffer, async_op=True)
             self.issued += 1
 
 

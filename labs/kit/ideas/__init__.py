@@ -32,6 +32,7 @@ LABS = {
     "e02d_expert_parallel": "router expert_exchange",
     "e02e_context_parallel": "merged_attention ring_attention ring_gradients heads_for_tokens",
     "e02f_four_dimensions": "mesh_lines counted_once",
+    "e02g_slow_networks": "sent_and_kept thin_matrices outer_rounds stale_pushes pair_masks",
     "e03_zero": "zero_stages unit_lifetimes",
     "e04_mixed_precision": "number_lines rounding block_scales",
     "e05_activation_memory": "recomputation block_tensors checkpoints attention_tiles",

@@ -38,7 +38,7 @@ from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 MODULES = [import_module(f"minitrain.lab.ideas.{name}") for name in lab_names()]
-e00, e01, e02, e02b, e02c, e02d, e02e, e02f, e03, e04, *others = MODULES
+e00, e01, e02, e02b, e02c, e02d, e02e, e02f, e02g, e03, e04, *others = MODULES
 e05, e06, e07, e08, e09, e09b, e10, e11, e12 = others
 
 
@@ -172,6 +172,18 @@ def test_a_gradient_gathers_every_part_but_the_owners_own():
         owner = (rank - last) % (last + 1)
         found = e02e.parts(rank, last)
         assert sorted([*found, owner]) == list(range(last + 1)) and found[-1] == rank
+
+
+def test_what_waits_is_sent_later_and_masks_cancel():
+    sent = 0
+    for step in range(1, 7):
+        before, drawn, kept = e02g.fed_back(step)
+        sent += sum(drawn)
+        assert sent + sum(kept) == step * sum(e02g.GRADIENT)
+        waits = [g + e for g, e, s in zip(e02g.GRADIENT, before, drawn) if not s]
+        assert max(waits) <= min(s for s in drawn if s)
+    assert sum(map(e02g.sends, range(3))) % e02g.MODULUS == sum(e02g.VALUES) % e02g.MODULUS
+    assert [age for worker, *_, age in e02g.pushes("no")][1:4] == [2, 2, 2]
 
 
 def test_formats_are_those_of_torch():
