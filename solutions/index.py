@@ -48,6 +48,7 @@ overview()
 # |---|---|
 # | [e11](../labs/e11_data_pipeline.ipynb) | What is worth reading, and who reads which row? |
 # | [e12](../labs/e12_reliability.ipynb) | How does a run survive what fails? |
+# | [e13](../labs/e13_alignment.ipynb) | How does a model learn what is wanted, and what does it pay? |
 
 # %% [markdown]
 # ## How a lab works

@@ -13,6 +13,8 @@ Lab: e13_alignment. Shapes: V words  T steps  B sequences.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -130,6 +132,51 @@ class TablePolicy(nn.Module):
         return Optimum(reward - beta * kl, reward, kl, policy)
 
 
+TableLoss = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+
+
+def tilting_loss(
+    words: Tensor, scores: Tensor, logp: Tensor, ref_logp: Tensor, beta: float
+) -> Tensor:
+    """words (B, T + 1), scores (B,), logp and ref_logp (B, T) -> a scalar to descend.
+
+    REINFORCE, with k1 in the reward and the batch's mean as baseline. At the optimum score -
+    beta·log(pi/ref) is the same for every sequence, so the gradient's noise vanishes there; a
+    penalty that counts only the KL from a token on would keep it.
+    """
+    judged = scores - beta * (logp.detach() - ref_logp).sum(dim=1)
+    return -((judged - judged.mean()) * logp.sum(dim=1)).mean()
+
+
+def train_table(
+    chain: WordChain,
+    loss: TableLoss = tilting_loss,
+    beta: float = 1.0,
+    steps: int = 100,
+    batch: int = 512,
+    lr: float = 0.05,
+    lag: int = 0,
+    seed: int = 0,
+) -> TablePolicy:
+    """Samples `batch` sequences a step, and follows the loss by Adam. The loss knows scores alone,
+    no rewards of single words. `lag`: the sequences are from the policy of so many steps ago, whose
+    log-probabilities then follow as a sixth argument."""
+    policy, dice = TablePolicy(chain), torch.Generator().manual_seed(seed)
+    optimizer, waiting = torch.optim.Adam(policy.parameters(), lr=lr), deque()
+    for _ in range(steps + lag):
+        words = policy.sample(batch, dice)
+        waiting.append((words, policy.log_probabilities(words).detach()))
+        if len(waiting) <= lag:
+            continue
+        words, old = waiting.popleft()
+        scores = chain.rewards.float()[words[:, 1:]].sum(dim=1)
+        logp, ref = policy.log_probabilities(words), policy.reference_log_probabilities(words)
+        optimizer.zero_grad()
+        loss(words, scores, logp, ref, beta, *([old] if lag else [])).backward()
+        optimizer.step()
+    return policy
+
+
 # ---- rewards of 0 or 1 ----
 
 
@@ -139,7 +186,7 @@ def frontier(pass_rate: float, reference_rate: float) -> float:
     if not (0 <= r <= 1 and 0 < q < 1):
         raise InputError(f"pass rates are {r} and {q}: give 0 to 1, and above 0 and below 1")
     parts = ((r, q), (1 - r, 1 - q))
-    return sum(new * math.log(new / old) for new, old in parts if new > 0)
+    return max(0.0, sum(new * math.log(new / old) for new, old in parts if new > 0))
 
 
 def kl_efficiency(pass_rate: float, reference_rate: float, kl: float) -> float:

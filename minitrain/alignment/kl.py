@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,8 +61,7 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """Of an estimator over all outcomes, weighted by the policy's own probabilities."""
 
     mean: float

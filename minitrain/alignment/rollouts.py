@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from minitrain.alignment.preference import log_probabilities
 from minitrain.alignment.verifiable import Task
 from minitrain.errors import InputError
+from minitrain.inference.cache.dense import DenseCache, read_on
 from minitrain.inference.engine.engine import Engine
 from minitrain.inference.parameters import SamplingParameters
 from minitrain.inference.sampling import generate
@@ -69,6 +70,46 @@ def naive_sampler(model: Transformer, end_token: int) -> Sampler:
         return found
 
     return sample
+
+
+def batched_sampler(model: Transformer, end_token: int) -> Sampler:
+    """All answers at once, over a dense cache: a pass of B tokens for each place in the answers.
+
+    For many short answers of a small model: no bookkeeping for single requests. Rows that have
+    ended go on to the end of the longest one, and what they draw is thrown away.
+    """
+
+    @torch.no_grad()
+    def sample(
+        prompts: Sequence[list[int]], parameters: SamplingParameters, n: int
+    ) -> list[Answer]:
+        prompts = repeat_prompts(prompts, n)
+        lengths, most = [len(prompt) for prompt in prompts], parameters.max_new_tokens
+        cache = DenseCache.of(model, len(prompts), max(lengths) + most)
+        rows = [prompt + [end_token] * (max(lengths) - len(prompt)) for prompt in prompts]
+        device, dice = model.embed.weight.device, torch.Generator().manual_seed(parameters.seed)
+        hidden = read_on(model, torch.tensor(rows, device=device), cache)
+        cache.truncate(lengths)
+        hidden = hidden[torch.arange(len(rows)), torch.tensor(lengths) - 1]  # (B, D)
+        drawn, ended = [], torch.zeros(len(rows), dtype=torch.bool)
+        while len(drawn) < most and not ended.all():
+            if drawn:
+                hidden = read_on(model, drawn[-1][:, None].to(device), cache)[:, 0]
+            logits = model.head(hidden).float().cpu()
+            if parameters.greedy:
+                drawn.append(logits.argmax(dim=-1))
+            else:
+                p = (logits / parameters.temperature).softmax(dim=-1)
+                drawn.append(torch.multinomial(p, 1, generator=dice)[:, 0])
+            ended |= drawn[-1] == end_token
+        return [_until(end_token, row) for row in torch.stack(drawn, dim=1).tolist()]
+
+    return sample
+
+
+def _until(end_token: int, row: list[int]) -> Answer:
+    ended = end_token in row
+    return Answer(row[: row.index(end_token)] if ended else row, ended)
 
 
 def engine_sampler(model: Transformer, end_token: int, num_blocks: int = 4096) -> Sampler:

@@ -127,7 +127,7 @@ def align(
     callback: Callable[[AlignRecord], object] = lambda record: None,
 ) -> list[AlignRecord]:
     """Trains `model` in place. `reference` defaults to a copy of it; `sample` to the engine."""
-    reference = (reference or copy.deepcopy(model)).requires_grad_(False)
+    reference = copy.deepcopy(model) if reference is None else reference
     critic = with_scalar_head(model, std=0.0) if config.method == "ppo" else None
     trained = [p for m in (model, critic) if m for p in m.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.lr, weight_decay=0.0, betas=(0.9, 0.95))

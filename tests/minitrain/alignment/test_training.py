@@ -20,6 +20,7 @@ from minitrain.alignment.rollouts import (
     Answer,
     answer_log_probabilities,
     as_rows,
+    batched_sampler,
     engine_sampler,
     naive_sampler,
     pass_rate,
@@ -109,14 +110,16 @@ def test_rows_count_answers_and_their_ends():
         as_rows([[5]], [], END)
 
 
-def test_the_engine_draws_what_one_at_a_time_draws():
+def test_all_samplers_draw_what_one_at_a_time_draws():
     """Greedy, where both must agree token by token; and each answer's own seed."""
     model = build(CONFIG, seed=3)
     prompts, settings = [[1, 2, 3], [4, 5]], SamplingParameters(6, temperature=0.0)
-    found = engine_sampler(model, END)(prompts, settings, 2)
-    assert found == naive_sampler(model, END)(prompts, settings, 2)
-    drawn = engine_sampler(model, END)(prompts, SamplingParameters(6, temperature=1.0, seed=1), 8)
-    assert len({tuple(one.tokens) for one in drawn[:8]}) > 2
+    found = naive_sampler(model, END)(prompts, settings, 2)
+    for make in (engine_sampler, batched_sampler):
+        sample = make(model, END)
+        assert sample(prompts, settings, 2) == found
+        drawn = sample(prompts, SamplingParameters(6, temperature=1.0, seed=1), 8)
+        assert len({tuple(one.tokens) for one in drawn[:8]}) > 2
 
 
 def test_the_ratio_is_1_on_policy_and_only_at_the_temperature_of_sampling():
