@@ -17,7 +17,7 @@ from .probes import e13_alignment as probes
 LAB = "e13_alignment"
 SIZES = {
     "cpu": {"pairs": [100, 300, 1000], "steps": 100, "corpus": 1_000_000, "pretrain": 200, "rl_steps": 25},
-    "test": {"pairs": [300, 1000], "steps": 50, "corpus": 200_000, "pretrain": 60, "rl_steps": 3},
+    "test": {"pairs": [100, 1000], "steps": 50, "corpus": 200_000, "pretrain": 60, "rl_steps": 3},
 }  # fmt: skip
 REVEALS = {
     "gold": Reveal("computed", "the best policy for the proxy fitted to the fewest pairs, at β = 0.05"),
@@ -48,21 +48,8 @@ def judged(item, submission, calls, names, mistakes, what, probe=probes.called, 
     got = [call["out"] for call in found]
     words = cause(got, item.reference, mistakes, given)
     for call, mine, want in zip(calls, got, given(variant(item.reference))):
-        same(mine, want, f"{what}, {shown(call)}", words, tol)
-
-
-def same(got, want, what, words, tol=None):
-    tensors = [x for x in (got if isinstance(want, list) else [got]) if isinstance(x, torch.Tensor)]
-    wanted = [
-        x for x in (want if isinstance(want, list) else [want]) if isinstance(x, torch.Tensor)
-    ]
-    hints = [(got, words)] if words else []
-    for one, other in zip(tensors, wanted):
-        expect.that(
-            one.dtype == other.dtype,
-            f"{what}: a result is {one.dtype}; keep the input's {other.dtype}",
-        )
-    expect.equal(got, want, tol=tol, what=what, hints=hints)
+        hints = [(mine, words)] if words else []
+        expect.equal(mine, want, tol, hints, f"{what}, {shown(call)}")
 
 
 def shown(call):
@@ -146,8 +133,8 @@ class TestDPO(Exercise):
     def calls(self, smoothings):
         found = []
         for n, smoothing in zip((1, 5, 3, 4), smoothings):
-            four = [normal(n, scale=6) - 40 for _ in range(4)]
-            found.append((*four, random.choice((0.05, 0.1, 0.5, 2.0)), smoothing))
+            four = [normal(n, scale=3) - 40 for _ in range(4)]
+            found.append((*four, random.choice((0.05, 0.1, 0.5, 0.8)), smoothing))
         return found
 
     def judge(self, submission, calls):
@@ -255,7 +242,12 @@ class TestExpected(Exercise):
                     isinstance(mine, float),
                     f"the {what} is a {type(mine).__name__}: a float is asked for, .item()",
                 )
-            expect.equal(mine, want[part], tol=1e-9, what=what, hints=[(mine, words)] if words else [])  # fmt: skip
+            right = want[part]
+            if part == 2 and right.abs().max() < 1e-9 and isinstance(mine, torch.Tensor):
+                mine, right = mine + 1, right + 1  # k1's, which is 0 up to rounding
+                what += ", plus 1"
+            hints = [(mine, words)] if words else []
+            expect.equal(mine, right, tol=1e-9, what=what, hints=hints)
 
     @check(points=2, title="the mean over the policy's samples")
     def test_mean(self, submission):
@@ -285,7 +277,7 @@ class TestPolicyLoss(Exercise):
         (("torch.maximum(-advantages * ratio", "torch.minimum(-advantages * ratio"), "the larger of the two losses counts: a bad token that became likely must be pulled back"),
         (("(-advantages * ratio, -advantages * " + NEAR + ")", "(-advantages * " + NEAR + ", -advantages * " + NEAR + ")"), "that clips every token: where clipping would make the loss smaller, the ratio stays as it is"),
         ((NEAR, "ratio.clamp(1 - high, 1 + high)"), "below 1 the bound is `clip`, also where `clip_high` is another"),
-        (("torch.where(advantages < 0, loss.minimum(-advantages * dual_clip), loss)", "loss.minimum(advantages.abs() * dual_clip)"), "the dual clip bounds tokens with A < 0 alone"),
+        (("loss.minimum(-advantages * dual_clip)", "loss.clamp(max=dual_clip)"), "the dual clip's bound is at most c·|A|, of each token"),
         (("(logp - old_logp).exp()", "(old_logp - logp).exp()"), "the ratio is new over old"),
     )  # fmt: skip
     QUADRANTS = (0.3, 0.79, 0.81, 1.0, 1.19, 1.21, 2.5, 40.0)
