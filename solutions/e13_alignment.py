@@ -403,7 +403,7 @@ grpo_advantages = lab.grade(grpo_advantages)
 #
 # Given an estimator, a function of `logp` and `ref_logp` that returns an estimate for each outcome, give its mean and its standard deviation over
 # samples from the policy, and the mean of the gradient that backward takes, with respect to `logits`. A sample's probability is a
-# weight: backward does not see that the sample was *drawn* with it.
+# weight: backward does not see that the sample was *drawn* with it. The caller's tensors stay as they are, and ask for no gradient.
 
 
 # %% tags=["exercise"]
@@ -423,7 +423,7 @@ def expected(estimator, logits, ref_logits):
     """logits (V,) of policy and reference -> (mean, standard deviation) as
     floats, and the mean gradient (V,). About 8 lines."""
     ### BEGIN SOLUTION
-    logits = logits.detach().clone().requires_grad_()
+    logits = logits.detach().requires_grad_()
     logp, ref_logp = logits.log_softmax(0), ref_logits.log_softmax(0)
     weights = logp.detach().exp()
     estimates = estimator(logp, ref_logp)
@@ -440,7 +440,7 @@ expected = lab.grade(expected)
 # %% [markdown] tags=["hint"]
 # <details><summary>Hint 1</summary>
 #
-# Make a leaf of the logits: `logits.detach().clone().requires_grad_()`. The caller's tensor stays as it is.
+# Make a leaf of the logits: `logits.detach().requires_grad_()` is a new tensor, which the caller does not see.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -976,20 +976,20 @@ show.figure(
 # %% [markdown]
 # ## 8 · Your own update
 #
-# An open task. `train_table` makes 60 steps of 64 sentences on chains that you have not seen (24 words, sentences of 8), at β = 1, by Adam
-# with a rate of 0.1, and asks your loss what to follow. It gives you the words, each sentence's score, and the log-probabilities of its
+# An open task. `train_table` makes 60 steps of 64 sentences on chains that you have not seen (24 words, sentences of 8), at prices from 0.7 to 1.4, by
+# Adam with a rate of 0.1, and asks your loss what to follow. It gives you the words, each sentence's score, and the log-probabilities of its
 # words by policy and reference; which word earns what it does not say.
 #
 # You are graded by the exact $J$ of the policy that comes out: which share of the way from the reference to J\* it has made, mean over hidden
-# chains. $k_3$ in the loss makes about 60%.
+# chains. $k_3$ in the loss makes a little over half.
 
 # %% [markdown]
 # ### Exercise 7 · `tilting_loss`
 #
 # Difficulty 4 · 15 minutes · 12 points
 #
-# Half of the way earns 4 points, 80% earns 4 more, 92% the last 4. Any design counts. Think of where the KL goes, what the
-# baseline is taken over, and whether the noise is still there at the optimum: with $\pi = \pi^*$, what is
+# Half of the way earns 4 points, 80% earns 4 more, 88% the last 4. Any design counts. Think of where the KL goes, whether $\beta$
+# still means what it says, and whether the noise is still there at the optimum: with $\pi = \pi^*$, what is
 # $r - \beta\log(\pi/\text{ref})$ of a sentence?
 
 
@@ -1020,7 +1020,7 @@ tilting_loss = lab.grade(tilting_loss)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A loss whose gradient is $-(a - \bar a)\,\nabla\log\pi$ of the sentence, with $a = r - \beta\sum_t k_1$, passes 92%. A model of the rewards,
+# A loss whose gradient is $-(a - \bar a)\,\nabla\log\pi$ of the sentence, with $a = r - \beta\sum_t k_1$, passes 88%. A model of the rewards,
 # fitted to the scores of the batch, can do better still.
 #
 # </details>

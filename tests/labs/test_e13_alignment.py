@@ -230,9 +230,11 @@ class TestExpected(Exercise):
         given = lambda f: [call["out"] for call in probes.expected_of(f, calls)]  # noqa: E731
         got = [call["out"] for call in found]
         expect.that(
-            all(isinstance(one, list) and len(one) == 3 for one in got),
+            all(isinstance(one, list) and len(one) == 4 for one in got),
             "three things are asked for: mean, standard deviation, gradient",
         )
+        flagged = "the caller's `logits` ask for a gradient after the call: make a leaf of your own, by .detach()"
+        expect.that(not any(one[3] for one in got), flagged)
         words = cause(got, self.reference, self.MISTAKES, given, tol=1e-9)
         for call, mine, want in zip(calls, got, given(variant(self.reference))):
             what = f"{('mean', 'standard deviation', 'mean gradient')[part]} of {call[1]:.3g} · {call[0]} over {len(call[2])} outcomes"
@@ -380,17 +382,17 @@ class TestGAE(Exercise):
 
 # ---- an update of one's own ----
 
-STEPS, BATCH, RATE, PRICE = 60, 64, 0.1, 1.0
+STEPS, BATCH, RATE = 60, 64, 0.1
 
 
 def hidden_chains():
     """Three, the same for everybody, so that a verdict does not depend on luck."""
     found = []
-    for seed in (101, 202, 303):
+    for seed, price in ((101, 0.7), (202, 1.0), (303, 1.4)):
         dice = torch.Generator().manual_seed(seed)
         reference = (1.2 * torch.randn(24, 24, generator=dice, dtype=torch.float64)).softmax(1)
         rewards = (torch.rand(24, generator=dice) < 0.25).double()
-        found.append((reference, rewards, 8, PRICE, seed))
+        found.append((reference, rewards, 8, price, seed))
     return found
 
 
@@ -438,12 +440,12 @@ class TestTilting(Exercise):
         advice = "A KL term in the loss misses what a word does to the KL of later words"
         self.reaches(submission, 0.8, advice)
 
-    @check(points=4, title="92% of the way")
+    @check(points=4, title="88% of the way")
     def test_nearly_all(self, submission):
         advice = (
-            "What noise is left? All 64 sentences begin alike: take the baseline over all of them"
+            "Is β still the price, or divided by something? And what noise is left at the optimum?"
         )
-        self.reaches(submission, 0.92, advice)
+        self.reaches(submission, 0.88, advice)
 
 
 # ---- experiments ----

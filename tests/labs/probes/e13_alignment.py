@@ -48,7 +48,12 @@ def estimator(kind, factor):
 
 def expected_of(f, calls):
     """calls: (kind, factor, logits, ref_logits)."""
-    return in_turn(lambda kind, factor, *logits: listed(f(estimator(kind, factor), *logits)), calls)
+
+    def called_with(kind, factor, *logits):
+        out = listed(f(estimator(kind, factor), *logits))
+        return [*out, any(x.requires_grad for x in logits)] if isinstance(out, list) else out
+
+    return in_turn(called_with, calls)
 
 
 def trained(f, chains, steps, batch, lr):
