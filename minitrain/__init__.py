@@ -19,6 +19,7 @@ this list, which `make check` enforces:
     quantization  weights in 8 to 2 bits: formats, GPTQ, AWQ, SmoothQuant, rotation, packed kernels
     finetuning    LoRA and its variants, soft prompts, PEFT's files; many adapters per batch
     inference     sampling; KV caches; an engine that batches many requests
+    alignment     rewards and preferences: PPO, GRPO, DPO, each beside a known optimum
     planning      memory, time, cost and energy of a run, estimated in advance
     apps          python -m minitrain ...: train, finetune, serve, watch, plan, ...
 
@@ -43,6 +44,7 @@ Main entry points, for a script or a cell. Quantization and inference take the T
     from minitrain.model import load_pretrained               a folder of the Hugging Face hub
     from minitrain.reliability import save_checkpoint, load_checkpoint
     from minitrain.data import Loader, make_corpus, pack
+    from minitrain.alignment import align, final_facts        GRPO, PPO, … on a checked reward
     from minitrain.planning import estimate, make_run         seconds, memory and money of a run
 
 Legend of shapes: `B batch  T tokens  D width  H heads  V vocabulary  E experts  N ranks`; a

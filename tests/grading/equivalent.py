@@ -610,4 +610,39 @@ EQUIVALENT = {
         "int((plan == step).sum()) -> (plan == step).sum()",
         "number = int((plan == step).sum())",
     ): "a tensor of one integer counts as one",
+    (
+        "expected",
+        "estimates - mean -> mean - estimates",
+        "variance = (weights * (estimates - mean).square()).sum()",
+    ): "a square is even",
+    (
+        "policy_loss",
+        "advantages < 0 -> advantages <= 0",
+        "loss = torch.where(advantages < 0, bounded, loss)",
+    ): "at an advantage of 0 both are 0",
+    (
+        "gae",
+        "torch.zeros_like(values) -> torch.empty_like(values)",
+        "advantages = torch.zeros_like(values)",
+    ): "every column is written",
+    (
+        "tilting_loss",
+        "logp.sum -> logp.mean",
+        "return -((judged - judged.mean()) * logp.sum(dim=1)).mean()",
+    ): "any design counts, and Adam does not see a constant factor",
+    (
+        "tilting_loss",
+        "logp.sum(dim=1) -> logp.mean(dim=1)",
+        "return -((judged - judged.mean()) * logp.sum(dim=1)).mean()",
+    ): "any design counts, and Adam does not see a constant factor",
+    (
+        "tilting_loss",
+        "((judged - judged.mean()) * logp.sum(dim=1)).mean() -> ((judged - judged.mean()) * logp.sum(dim=1)).sum()",
+        "return -((judged - judged.mean()) * logp.sum(dim=1)).mean()",
+    ): "any design counts, and Adam does not see a constant factor",
+    (
+        "tilting_loss",
+        "((judged - judged.mean()) * logp.sum(dim=1)).mean -> ((judged - judged.mean()) * logp.sum(dim=1)).sum",
+        "return -((judged - judged.mean()) * logp.sum(dim=1)).mean()",
+    ): "any design counts, and Adam does not see a constant factor",
 }

@@ -224,6 +224,13 @@ def far_sites(pen: Pen) -> None:
     pen.line((0.36, 0.5), (0.66, 0.5), color=ORANGE, width=1.2, style="--")
 
 
+def tilting(pen: Pen) -> None:
+    """A distribution, and the same tilted towards what earns more."""
+    for step, (before, after) in enumerate(((0.7, 0.15), (0.5, 0.3), (0.3, 0.5), (0.15, 0.85))):
+        pen.box(0.04 + 0.24 * step, 0.95 - before, 0.09, before, LIGHT)
+        pen.box(0.14 + 0.24 * step, 0.95 - after, 0.09, after, GREEN)
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -245,4 +252,5 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e10": front,
     "e11": funnel,
     "e12": resumed,
+    "e13": tilting,
 }

@@ -49,6 +49,7 @@ LABS = {
         "document_mask resumed_stream"
     ),
     "e12_reliability": "power_cuts saving_beside resharding waiting_ranks checkpoint_intervals",
+    "e13_alignment": "tilted_policy clipped_loss credit",
 }
 _FILE_OF = {name: file for file, names in LABS.items() for name in names.split()}
 __all__ = sorted(_FILE_OF)

@@ -12,6 +12,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
+from minitrain.alignment.advantages import gae
+from minitrain.alignment.policy_loss import policy_loss
 from minitrain.data.packing import pack
 from minitrain.data.plain import suffix_array
 from minitrain.data.preparation.deduplication.near import Bands, clusters
@@ -39,7 +41,7 @@ from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 MODULES = [import_module(f"minitrain.lab.ideas.{name}") for name in lab_names()]
 e00, e01, e02, e02b, e02c, e02d, e02e, e02f, e02g, e03, e04, *others = MODULES
-e05, e06, e07, e08, e09, e09b, e10, e11, e12 = others
+e05, e06, e07, e08, e09, e09b, e10, e11, e12, e13 = others
 
 
 def values(choice: Choice) -> list:
@@ -397,6 +399,25 @@ def test_speculation_is_as_the_package_has_it():
     assert said == ["keeps", "keeps", "rejects", "", ""]
     taught = [e09b.target_of(2, head) for head in range(4)]
     assert taught == [3, 4, 5, 6] and e09b.target_of(5, 1) is None
+
+
+def test_alignments_pictures_are_the_packages_formulas():
+    reference, rewards = torch.tensor(list(e13.ANSWERS.values())).T
+    for beta in (0.25, 1, 8):
+        want = (reference.log() + rewards / beta).softmax(0)
+        assert torch.allclose(torch.tensor(e13.tilted(beta)), want, atol=1e-6)
+    for dual, bound in (("off", None), ("c = 3", 3.0)):
+        for a in (1, -1):
+            ratio = torch.linspace(0.1, 4, 40)
+            one = torch.full_like(ratio, a)
+            want = policy_loss(ratio.log(), torch.zeros(40), one, e13.CLIP, dual_clip=bound)
+            found = [e13.loss(r, a, dual) for r in ratio.tolist()]
+            assert torch.allclose(torch.tensor(found), want, atol=1e-5)
+    deltas, mask = torch.tensor([e13.DELTAS]), torch.tensor([[1, 1, 1, 0, 1, 1]])
+    for lam in (0, 0.8, 1):
+        want = gae(deltas, torch.zeros(1, 6), mask, 1.0, lam)[0][0]
+        found = [e13.advantage(lam, token) for token in range(6)]
+        assert torch.allclose(torch.tensor(found), want, atol=1e-6)
 
 
 def test_the_rest_is_as_its_formula_says():
