@@ -41,7 +41,9 @@ def layer_cost(config: HybridConfig, kind: str, tokens: int, decoding: bool = Fa
         seen = min(tokens, config.window) if kind == "W" else tokens
         weights = 2 * width * size * (heads + config.kv_heads)
         kept = min(tokens, config.window - 1) if kind == "W" else tokens
-        return LayerCost(weights, 2 * config.kv_heads * size * kept, 2 * weights + 4 * inner * seen)
+        recent = 3 * size * (heads + 2 * config.kv_heads) * config.attention_convolution
+        state = 2 * config.kv_heads * size * kept + recent
+        return LayerCost(weights, state, 2 * weights + 4 * inner * seen)
     if kind == "X":
         return latent_cost(config, tokens, decoding)
     if kind == "L":

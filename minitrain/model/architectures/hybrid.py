@@ -28,7 +28,14 @@ from minitrain.errors import InputError, check_whole, unknown_name
 from minitrain.model.architectures.delta import GatedDeltaNet
 from minitrain.model.architectures.latent import LatentAttention, readable
 from minitrain.model.architectures.linear_attention import LinearAttention
-from minitrain.model.architectures.mixer import Around, Mixer, State, heads_first, heads_last
+from minitrain.model.architectures.mixer import (
+    Around,
+    Mixer,
+    ShortConvolution,
+    State,
+    heads_first,
+    heads_last,
+)
 from minitrain.model.architectures.ssd import Mamba2
 from minitrain.model.config import ModelConfig
 from minitrain.model.rope import document_positions, rotate, rotation
@@ -46,6 +53,7 @@ class HybridConfig(ModelConfig):
     latent_size: int = 64  # R, in X
     rotary_size: int = 16  # S, in X
     query_latent_size: int | None = None  # in X; None: queries straight from the stream
+    attention_convolution: bool = False  # in A and W, as M and D have one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,33 +92,40 @@ class CachedAttention(Mixer):
 
     def __init__(self, config: HybridConfig, window: int | None = None):
         super().__init__()
-        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
-        self.config, self.window = config, window
-        self.q = nn.Linear(config.hidden_size, queries, bias=config.qkv_bias)
-        self.k = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
-        self.v = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
-        self.o = nn.Linear(queries, config.hidden_size, bias=False)
+        heads = config.heads, config.kv_heads, config.kv_heads
+        self.config, self.window, self.heads = config, window, heads
+        sizes = [n * config.head_size for n in heads]
+        self.q, self.k, self.v = (
+            nn.Linear(config.hidden_size, size, bias=config.qkv_bias) for size in sizes
+        )
+        self.convolution = ShortConvolution(sum(sizes)) if config.attention_convolution else None
+        self.sizes = sizes
+        self.o = nn.Linear(sizes[0], config.hidden_size, bias=False)
+
+    def reset_parameters(self) -> None:
+        if self.convolution is not None:
+            self.convolution.reset_parameters()
 
     def read(
-        self, x: Tensor, around: Around, state: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        config, turns = self.config, rotation(self.config, around.positions, x.dtype)
-        heads = config.heads, config.kv_heads, config.kv_heads
-        q, k, v = (heads_first(z(x), h) for z, h in zip((self.q, self.k, self.v), heads))
+        self, x: Tensor, around: Around, state: tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        turns = rotation(self.config, around.positions, x.dtype)
+        qkv, recent = torch.cat([z(x) for z in (self.q, self.k, self.v)], dim=-1), ()
+        if self.convolution is not None:
+            qkv, *recent = self.convolution.read(qkv, around, state and state[2])
+        split = zip(qkv.split(self.sizes, dim=-1), self.heads)
+        q, k, v = (heads_first(z, heads) for z, heads in split)
         q, k = (rotate(z.transpose(1, 2), turns).transpose(1, 2) for z in (q, k))
         if state is not None:
             k, v = (torch.cat(pair, dim=2) for pair in zip(state, (k, v)))
+        mask = readable(x, k.shape[2], around, self.window)
         out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=readable(x, k.shape[2], around, self.window),
-            enable_gqa=config.heads != config.kv_heads,
+            q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
         )
         if self.window is not None:  # the next token reads itself and window - 1 before it
             kept = slice(max(0, k.shape[2] - self.window + 1), None)
             k, v = k[:, :, kept], v[:, :, kept]
-        return self.o(heads_last(out)), (k, v)
+        return self.o(heads_last(out)), (k, v, *recent)
 
 
 def windowed(config: HybridConfig) -> CachedAttention:

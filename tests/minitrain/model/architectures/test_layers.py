@@ -49,12 +49,14 @@ from minitrain.model.rope import interleaved_to_half_split
 from minitrain.model.transformer import build
 
 BASE = ModelConfig(61, 32, layers=4, heads=4, kv_heads=2, ffn_size=48, window=7)
-PATTERNS = [*KINDS, "DDDA", "LMXW"]
+PATTERNS = [*KINDS, "DDDA", "LMXW", "AW convolved"]
 
 
 def hybrid(pattern: str, **changes):
     changes = {"chunk": 8, "state_size": 6, "latent_size": 12, "rotary_size": 4, **changes}
-    return build_hybrid(hybrid_config(BASE, pattern, **changes), torch.float64)
+    pattern, _, more = pattern.partition(" ")
+    config = hybrid_config(BASE, pattern, attention_convolution=bool(more), **changes)
+    return build_hybrid(config, torch.float64)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
