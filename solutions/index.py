@@ -40,6 +40,7 @@ overview()
 # | [e09](../labs/e09_inference.ipynb) | How does one model answer many readers at once? |
 # | [e09b](../labs/e09b_speculative_decoding.ipynb) | How does one pass of a model write several tokens, and the same ones? |
 # | [e10](../labs/e10_cost.ipynb) | What does a run cost, before it is rented? |
+# | [e14](../labs/e14_architectures.ipynb) | What must a layer remember, and what may it forget? |
 
 # %% [markdown]
 # **Around a run**: what it reads, and what it survives.

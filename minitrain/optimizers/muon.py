@@ -42,9 +42,9 @@ def newton_schulz(
     g: Tensor,
     steps: int = 5,
     coefficients: Coefficients = TUNED,
-    dtype: torch.dtype | None = torch.bfloat16,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """g (m, n) -> (m, n) in `dtype` (None: g's own), singular values near 1, vectors as in g."""
+    """g (m, n) -> (m, n) in `dtype`, or g's own, singular values near 1, vectors as in g."""
     x = g.to(dtype or g.dtype)
     x = x.T if g.shape[0] > g.shape[1] else x  # the smaller product
     x = x / x.norm().clamp(min=1e-7)  # all singular values at most 1
@@ -85,7 +85,8 @@ class Muon(OneByOne):
     @staticmethod
     def direction(grad: Tensor, group: dict, state: dict[str, Tensor]) -> Tensor:
         mean = state["momentum_buffer"].lerp_(grad, 1 - group["momentum"])
-        return newton_schulz(grad.lerp(mean, group["momentum"]), group["steps"])
+        look_ahead = grad.lerp(mean, group["momentum"])
+        return newton_schulz(look_ahead, group["steps"], dtype=torch.bfloat16)
 
 
 def apply(weight: Tensor, direction: Tensor, group: dict) -> None:

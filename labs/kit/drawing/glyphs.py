@@ -216,6 +216,13 @@ def resumed(pen: Pen) -> None:
     pen.dots([curve[8]], GREEN)
 
 
+def states(pen: Pen) -> None:
+    """A cache that grows, and a state that does not."""
+    for place in range(4):
+        pen.box(0.06 + 0.24 * place, 0.1, 0.18, 0.12 + 0.09 * place, ORANGE)
+        pen.box(0.06 + 0.24 * place, 0.66, 0.18, 0.22, BLUE)
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -236,4 +243,5 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e10": front,
     "e11": funnel,
     "e12": resumed,
+    "e14": states,
 }

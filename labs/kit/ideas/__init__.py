@@ -48,6 +48,7 @@ LABS = {
         "document_mask resumed_stream"
     ),
     "e12_reliability": "power_cuts saving_beside resharding waiting_ranks checkpoint_intervals",
+    "e14_architectures": "growing_cache three_forms layer_pattern",
 }
 _FILE_OF = {name: file for file, names in LABS.items() for name in names.split()}
 __all__ = sorted(_FILE_OF)

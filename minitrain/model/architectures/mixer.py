@@ -55,10 +55,10 @@ class ShortConvolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The identity, and a little of the tokens before."""
-        nn.init.uniform_(self.weight, -0.1, 0.1)
-        with torch.no_grad():
-            self.weight[:, -1] += 1.0
+        """As large for the tokens before as for the token itself: a layer that begins without them
+        is slow to find them."""
+        bound = self.width**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
 
     def read(self, x: Tensor, around: Around, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """x (B, T, C), state (B, 3, C) -> (B, T, C), and the new state."""

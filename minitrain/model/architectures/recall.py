@@ -93,3 +93,27 @@ class Recall:
             "recalled": F.cross_entropy(guesses, right).item(),
             "right": (guesses.argmax(dim=-1) == right).float().mean().item(),
         }
+
+
+class Memory:
+    """Pairs of a key and a value in `numbers` numbers, whatever their count: lab e14's open task.
+
+    This one is the delta rule at rate 1/2 in a matrix: a write leaves half of an old value, and
+    disturbs those under other keys by half of what rate 1 would.
+    """
+
+    rate = 0.5
+
+    def __init__(self, keys: int, values: int, numbers: int):
+        self.shape, self.numbers = (keys, values), numbers
+
+    def write(self, state: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """state (numbers,) float32, key (C,) of length 1, value (P,) -> the new state."""
+        used = self.shape[0] * self.shape[1]
+        matrix = state[:used].view(self.shape)  # (C, P)
+        matrix = matrix + self.rate * torch.outer(key, value - key @ matrix)
+        return torch.cat((matrix.flatten(), state[used:]))
+
+    def read(self, state: Tensor, key: Tensor) -> Tensor:
+        """The value last written under this key, or what is left of it: (P,)."""
+        return key @ state[: self.shape[0] * self.shape[1]].view(self.shape)
