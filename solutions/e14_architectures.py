@@ -213,12 +213,17 @@ from minitrain.measure.kept import kept_for_backward
 from minitrain.model.architectures.ssd import ssd_parallel, ssd_recurrent
 
 HEADS, N, P, CHUNK = 4, 64, 64, 32
+
+
+def chunked(*given):
+    return ssd_chunked(*given, None, CHUNK)
+
+
 loop_memory = []
 for length in lab.size("lengths"):
     shapes = (1, HEADS, length, N), (1, HEADS, length, N), (1, HEADS, length, P)
     given = [torch.randn(shape).requires_grad_() for shape in shapes]
     given.append((-torch.rand(1, HEADS, length)).requires_grad_())
-    chunked = lambda *z: ssd_chunked(*z, None, CHUNK)
     forms = {"loop": ssd_recurrent, "parallel": ssd_parallel, "chunked": chunked}
     kept = {n: kept_for_backward(f, *given, but=given)[1] for n, f in forms.items()}
     states = 4 * length * HEADS * N * P

@@ -19,7 +19,7 @@ SIZES = {
     "cpu": {
         "width": 48, "batch": 32, "steps": 200, "tested": 128,
         "recall": {"facts": 4, "asked": 12, "words": 12, "names": 8},
-        "stretched": [1, 2, 4], "lengths": [64, 128, 256, 512], "decoded": [192, 4096], "answers": 24,
+        "stretched": [1, 4, 16], "lengths": [64, 128, 256, 512], "decoded": [192, 4096], "answers": 24,
     },
     "test": {
         "width": 16, "batch": 4, "steps": 4, "tested": 64, "lengths": [64, 128],
@@ -77,14 +77,15 @@ class Form:
             length, rest = call[0].shape[2], call[len(self.names) - 1 :]
             where = f"{length} tokens" + (f", chunks of {rest[0]}" if self.sized else "")
             where += ", from a state" if call[self.at_state] is not None else ", from no state"
-            hints = [(mine, words)] if words else []
             expect.that(len(mine) == 2, f"{where}: return two things, the output and the state")
             tol = 1e-4 if call[2].dtype == torch.float32 else 1e-9
-            for part, a, b, w in zip(("output", "new state"), mine, want, (hints, [])):
+            for part, a, b in zip(("output", "new state"), mine, want):
                 expect.that(
                     a.dtype == b.dtype, f"{where}: the {part} is {a.dtype}, its inputs {b.dtype}"
                 )
-                expect.equal(a, b, tol=tol, what=f"{where}: the {part}", hints=w)
+                expect.equal(
+                    a, b, tol=tol, what=f"{where}: the {part}", hints=[(a, words)] if words else []
+                )
 
     @property
     def sized(self):
@@ -167,7 +168,7 @@ class TestLinear(Form, Exercise):
     @check(points=3, title="few matmuls, and scores inside a chunk only")
     def test_work(self, submission):
         inputs, state = drawn("linear", 256, keys=8, values=8)
-        self.judge_work(submission, (*inputs, state, 16), operations=16 * 12)
+        self.judge_work(submission, (*inputs, state, 16), operations=2 * 256)
 
 
 class TestSsd(Form, Exercise):
@@ -205,7 +206,7 @@ class TestSsd(Form, Exercise):
     @check(points=3, title="few matmuls, and scores inside a chunk only")
     def test_work(self, submission):
         inputs, state = drawn("ssd", 256, keys=8, values=8)
-        self.judge_work(submission, (*inputs, state, 16), operations=16 * 16)
+        self.judge_work(submission, (*inputs, state, 16), operations=2 * 256)
 
 
 class TestDelta(Form, Exercise):
@@ -359,6 +360,13 @@ class TestNewtonSchulz(Exercise):
         calls = [(torch.randn(8, 64).double(), 5, TUNED), (torch.randn(64, 8).double(), 5, TUNED)]
         want = probes.metered(variant(self.reference), calls)
         for (g, *_), got, least in zip(calls, submission.run(probes.metered, calls), want):
+            decomposed = [
+                name for name in got["names"] if any(z in name for z in ("svd", "eig", "qr"))
+            ]
+            expect.that(
+                not decomposed,
+                f"{', '.join(decomposed)} was called: Newton-Schulz needs matmuls only",
+            )
             expect.that(
                 0 < got["flops"] <= 1.05 * least["flops"],
                 f"{got['flops']:,} FLOPs in matmuls for {tuple(g.shape)}, {least['flops']:,} are due: X X^T on the smaller "
@@ -635,8 +643,9 @@ class TestWorth(Question):
         table = expect.recorded(records, "equal_budget")
         worth = {row["layers"]: row["right"] / row["bytes_131072"] for row in table}
         expect.among(value, worth)
+        chosen = next(name for name in worth if value == name)
         bytes_of = {row["layers"]: row["bytes_131072"] for row in table}
         expect.that(
-            worth[value] == max(worth.values()),
-            f"{value} holds {bytes_of[value]:,} bytes: another model recalls more for each byte of its own",
+            worth[chosen] == max(worth.values()),
+            f"{chosen} holds {bytes_of[chosen]:,} bytes: another model recalls more for each byte of its own",
         )

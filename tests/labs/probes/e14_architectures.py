@@ -18,12 +18,14 @@ class Operations(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.count = self.largest = 0
+        self.names = set()
 
     def __torch_dispatch__(self, op, types, arguments=(), options=None):
         out = op(*arguments, **(options or {}))
         first = out[0] if isinstance(out, (tuple, list)) else out
         if isinstance(first, Tensor) and not op.is_view:
             self.count += 1
+            self.names.add(op.overloadpacket.__name__)
             self.largest = max(self.largest, first.numel())
         return out
 
@@ -35,7 +37,8 @@ def metered(f, calls):
         flops = counted_flops(lambda arguments=arguments: f(*arguments))
         with Operations() as seen:
             f(*arguments)
-        found.append({"flops": flops, "operations": seen.count, "largest": seen.largest})
+        row = {"flops": flops, "operations": seen.count, "largest": seen.largest}
+        found.append({**row, "names": sorted(seen.names)})
     return found
 
 
