@@ -340,4 +340,14 @@ EQUIVALENT = {
         "unit.start_gather() -> pass",
         "unit.start_gather()",
     ): "gather() begins it, right after the neighbour's",
+    (
+        "latent_attention_absorbed",
+        "scores = scores / (q.shape[-1] + q_rotated.shape[-1]) ** 0.5 -> scores /= (q.shape[-1] + q_rotated.shape[-1]) ** 0.5",
+        "scores = scores / (q.shape[-1] + q_rotated.shape[-1]) ** 0.5",
+    ): "the scores are its own",
+    (
+        "newton_schulz",
+        "c * gram @ gram -> gram @ (c * gram)",
+        "x = a * x + (b * gram + c * gram @ gram) @ x",
+    ): "a number may stand anywhere in a product",
 }

@@ -183,8 +183,10 @@ def build_hybrid(config: HybridConfig, dtype: torch.dtype = torch.float32, seed:
     """A new model, its weights drawn as every Transformer's of this package."""
     model = Hybrid(config)
     initialise(model, torch.Generator().manual_seed(seed))
-    for block in model.blocks:
-        block.attention.reset_parameters()
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        for block in model.blocks:
+            block.attention.reset_parameters()
     return model.to(dtype)
 
 

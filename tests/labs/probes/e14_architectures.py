@@ -52,13 +52,16 @@ def gradients(f, arguments):
 
 
 def written(f, sizes, writings):
-    """The state after each list of (key, value), from zeros; every write by a new Memory."""
+    """The state after each list of (key, value), from zeros, by a new Memory for every write; and
+    whether the states that were given stayed as they were."""
     states = []
     for pairs in writings:
-        state = torch.zeros(sizes[-1])
+        state, kept = torch.zeros(sizes[-1]), True
         for key, value in pairs:
-            state = f(*sizes).write(state, key, value)
-        states.append(state)
+            given = state.clone()
+            after = f(*sizes).write(state, key, value)
+            kept, state = kept and torch.equal(given, state), after
+        states.append((state, kept))
     return states
 
 
