@@ -495,6 +495,7 @@ class TestHeld(Experiment):
     """What one sequence holds"""
 
     name = "held"
+    rests_on = ("latent_attention_absorbed",)
 
     @check(points=3, title="the cache grows in proportion, states stay")
     def test_growth(self, table):
@@ -527,6 +528,7 @@ class TestEqualBudget(Experiment):
     """Four models on an equal budget"""
 
     name = "equal_budget"
+    rests_on = ("ssd_chunked", "delta_parallel")
 
     @check(points=3, title="four models, parameters within 2%, none below a floor")
     def test_rows(self, table):
