@@ -4,8 +4,9 @@ The tree is the table of contents, from the ground up; a package imports only fr
 this list, which `make check` enforces:
 
     measure       memory, clocks, FLOPs, bytes sent
-    model         the Transformer: attention, experts, RoPE; checkpoints of the Hugging Face hub
-    optimizers    AdamW, SGD, Lion, Adafactor, 8-bit Adam; groups, clipping, schedules
+    model         the Transformer: attention, experts, RoPE; checkpoints of the Hugging Face hub;
+                  in architectures/ Mamba-2, DeltaNet, latent attention and hybrids of them
+    optimizers    AdamW, SGD, Lion, Adafactor, Muon, 8-bit Adam; groups, clipping, schedules
     network       emulated links and fabrics, and each rank's logical clock
     precision     loss scaling, master weights, FP8 and block formats
     data          a corpus of known entropy, real texts, tokenizer, packing, a loader that resumes
@@ -43,6 +44,7 @@ Main entry points, for a script or a cell. Quantization and inference take the T
     from minitrain.inference import Engine, generate          many requests at once, paged cache
     from minitrain.model import load_pretrained               a folder of the Hugging Face hub
     from minitrain.reliability import save_checkpoint, load_checkpoint
+    from minitrain.model.architectures import build_hybrid, hybrid_config
     from minitrain.data import Loader, make_corpus, pack
     from minitrain.alignment import align, final_facts        GRPO, PPO, … on a checked reward
     from minitrain.planning import estimate, make_run         seconds, memory and money of a run

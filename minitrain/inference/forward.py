@@ -24,6 +24,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
+from minitrain.model.architectures.hybrid import Hybrid
 from minitrain.model.attention.grouped_query import Attention
 from minitrain.model.rope import Rotation, rotate, rotation
 from minitrain.model.swap import Calls
@@ -74,6 +75,11 @@ def check_servable(model: Transformer) -> None:
     """InputError for another package's model, and for one whose forward pass computes more than
     this one."""
     check_own(model)
+    if isinstance(model, Hybrid):
+        raise InputError(
+            f"layers {model.config.kinds} carry their own states, not a cache of keys and values: "
+            "use model.read, or greedy of minitrain.model.architectures.hybrid"
+        )
     if not isinstance(model.look_around, partial):
         raise InputError(
             "learned tokens stand before this model's text, and a cache would lose them: "

@@ -5,6 +5,7 @@
 
     config       the shape, checked; presets        norm, rope, mlp   its smaller parts
     transformer  blocks and the model               attention, experts
+    architectures  other layers than attention, and hybrid models
     hub          Hugging Face's, GGUF's and llama2.c's files
     swap         replaces layers of any model
 

@@ -1,5 +1,5 @@
-"""Optimizers, each in plain and in fast form: AdamW, SGD, Lion, Adafactor, 8-bit Adam; parameter
-groups, clipping, learning rates.
+"""Optimizers, each in plain and in fast form: AdamW, SGD, Lion, Muon, Adafactor, 8-bit Adam;
+parameter groups, clipping, learning rates.
 
     from minitrain.optimizers import Adam8bit, parameter_groups
     Adam8bit(parameter_groups(model, weight_decay=0.1), lr=1e-3)
@@ -12,6 +12,7 @@ __getattr__ = doors(
     {
         "AdamW": "adamw",
         "Adam8bit": "adam8bit",
+        "Muon": "muon",
         "parameter_groups": "groups",
         "warmup_cosine": "learning_rate",
     },

@@ -645,4 +645,14 @@ EQUIVALENT = {
         "((judged - judged.mean()) * logp.sum(dim=1)).mean -> ((judged - judged.mean()) * logp.sum(dim=1)).sum",
         "return -((judged - judged.mean()) * logp.sum(dim=1)).mean()",
     ): "any design counts, and Adam does not see a constant factor",
+    (
+        "latent_attention_absorbed",
+        "scores = scores / (q.shape[-1] + q_rotated.shape[-1]) ** 0.5 -> scores /= (q.shape[-1] + q_rotated.shape[-1]) ** 0.5",
+        "scores = scores / (q.shape[-1] + q_rotated.shape[-1]) ** 0.5",
+    ): "the scores are its own",
+    (
+        "newton_schulz",
+        "c * gram @ gram -> gram @ (c * gram)",
+        "x = a * x + (b * gram + c * gram @ gram) @ x",
+    ): "a number may stand anywhere in a product",
 }

@@ -231,6 +231,13 @@ def tilting(pen: Pen) -> None:
         pen.box(0.14 + 0.24 * step, 0.95 - after, 0.09, after, GREEN)
 
 
+def states(pen: Pen) -> None:
+    """A cache that grows, and a state that does not."""
+    for place in range(4):
+        pen.box(0.06 + 0.24 * place, 0.1, 0.18, 0.12 + 0.09 * place, ORANGE)
+        pen.box(0.06 + 0.24 * place, 0.66, 0.18, 0.22, BLUE)
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -253,4 +260,5 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e11": funnel,
     "e12": resumed,
     "e13": tilting,
+    "e14": states,
 }

@@ -37,6 +37,7 @@ CLOCKED: dict[str, dict[str, Sequence[str]]] = {
         "passes": ("draft_seconds", "seconds"),
     },
     "e11_data_pipeline": {"loader": ("tokens_per_second",)},
+    "e14_architectures": {"equal_budget": ("decode_short", "decode_long")},
     "e12_reliability": {
         "stall": ("stall_seconds",),
         "stragglers": ("compute_ms", "step_ms"),

@@ -41,7 +41,7 @@ from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 MODULES = [import_module(f"minitrain.lab.ideas.{name}") for name in lab_names()]
 e00, e01, e02, e02b, e02c, e02d, e02e, e02f, e02g, e03, e04, *others = MODULES
-e05, e06, e07, e08, e09, e09b, e10, e11, e12, e13 = others
+e05, e06, e07, e08, e09, e09b, e10, e11, e12, e13, e14 = others
 
 
 def values(choice: Choice) -> list:
@@ -478,3 +478,10 @@ def test_every_row_computes_every_text_of_its_own():
         counts = {name: sum(row.count(name) for row in rows) for name in e09.ANSWERS}
         assert counts == e09.ANSWERS
     assert len(e09.continuous()[0]) == max(8, math.ceil(sum(e09.ANSWERS.values()) / 3))
+
+
+def test_the_forms_compute_each_pair_of_a_chunk_and_the_pattern_its_share():
+    assert [e14.pairs_of(form) for form in e14.FORMS] == [0, 20, 36]
+    assert e14.pairs_of("chunked", size=8) == e14.pairs_of("parallel")
+    for pattern in e14.PATTERNS:
+        assert f"{pattern.count('A')}/8 is left" in e14.layer_pattern.alt(pattern=pattern)
