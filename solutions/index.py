@@ -48,6 +48,7 @@ overview()
 # |---|---|
 # | [e11](../labs/e11_data_pipeline.ipynb) | What is worth reading, and who reads which row? |
 # | [e12](../labs/e12_reliability.ipynb) | How does a run survive what fails? |
+# | [e15](../labs/e15_capstone.ipynb) | What do all techniques give together, and how near to the best do you come? |
 
 # %% [markdown]
 # ## How a lab works

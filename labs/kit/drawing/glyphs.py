@@ -216,6 +216,12 @@ def resumed(pen: Pen) -> None:
     pen.dots([curve[8]], GREEN)
 
 
+def descent(pen: Pen) -> None:
+    """Four stacks, each lower than the one before."""
+    for place, color in enumerate(FOUR):
+        pen.box(0.05 + 0.235 * place, 0.1, 0.2, 0.8 - 0.2 * place, color)
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -236,4 +242,5 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e10": front,
     "e11": funnel,
     "e12": resumed,
+    "e15": descent,
 }

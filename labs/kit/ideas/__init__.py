@@ -48,6 +48,7 @@ LABS = {
         "document_mask resumed_stream"
     ),
     "e12_reliability": "power_cuts saving_beside resharding waiting_ranks checkpoint_intervals",
+    "e15_capstone": "byte_stairs pipeline_bound swap_or_wait",
 }
 _FILE_OF = {name: file for file, names in LABS.items() for name in names.split()}
 __all__ = sorted(_FILE_OF)
