@@ -39,7 +39,7 @@ def alt_byte_stairs(**stack: object) -> str:
 def byte_stairs(ax: Axes, **stack: object) -> None:
     """The four kinds of bytes end to end, beside a GPU's memory."""
     bare(ax, 12, 2.2)
-    at, scale = 0.2, 11.5 / 230
+    at, scale = 0.2, 11.5 / 175
     for (kind, color), value in zip(KINDS.items(), gigabytes(**stack)):
         words = f"{kind}\n{value:.0f} GB" if value * scale > 1.3 else ""
         box(ax, at, 0.7, max(value * scale, 0.02), 0.9, color, words, 8)
@@ -54,14 +54,21 @@ def case_of(ranks: int, microbatches: int, live: int) -> Pipeline:
     return Pipeline("", ((1.0, 1.0, 1.0),) * ranks, microbatches, live)
 
 
+def reasons(p: int, m: int, live: int) -> str:
+    """The three bounds of equal ranks, each at the rank where it is largest."""
+    back = 2 * (p - 1) + 2 * m + max(0, m - live) + 1
+    memory = max(m * (3 + 2 * (p - 1)) / live, p - 1 + 3 * m / live)
+    return f"work {p - 1 + 3 * m} s, the way back {back} s, memory {memory:.0f} s"
+
+
 def alt_pipeline_bound(**sizes: int) -> str:
     case = case_of(**sizes)
     p, m, live = sizes["ranks"], sizes["microbatches"], sizes["live"]
-    work, life = p - 1 + 3 * m, m * (3 + 2 * (p - 1)) / live
+    ends = clock_of(case, made(case, schedule(case))).makespan
     return f"""No schedule of {p} ranks takes under {lower_bound(case):.0f} seconds. F, B and W of
-    {m} microbatches take one second each: the last rank begins after {p - 1} seconds and works for
-    {3 * m}, in all {work}; with {live} alive at once the first rank needs {life:.0f}. A greedy
-    schedule is drawn, and ends at {clock_of(case, made(case, schedule(case))).makespan:.0f}."""
+    {m} microbatches take one second each, so that the last rank begins after {p - 1} and works for
+    {3 * m}; at most {live} are alive at once. The three reasons: {reasons(p, m, live)}. A greedy
+    schedule is drawn, and ends at {ends:.0f}."""
 
 
 @schematic(
@@ -70,7 +77,7 @@ def alt_pipeline_bound(**sizes: int) -> str:
 def pipeline_bound(ax: Axes, **sizes: int) -> None:
     case = case_of(**sizes)
     clock, bound = clock_of(case, made(case, schedule(case))), lower_bound(case)
-    bare(ax, clock.makespan + 2, sizes["ranks"] + 1)
+    bare(ax, max(clock.makespan + 2, 16), sizes["ranks"] + 1.5)
     colors = {"F": BLUE, "B": ORANGE, "W": GREEN}
     for rank, events in enumerate(clock.ranks):
         y = rank + 0.8
@@ -78,8 +85,9 @@ def pipeline_bound(ax: Axes, **sizes: int) -> None:
         for event in events:
             kind, i, _ = event.operation
             box(ax, 1 + event.start, y, 1, 0.8, colors[kind], f"{kind}{i}", 6)
+    write(ax, 1, 0.35, reasons(**dict(zip(("p", "m", "live"), sizes.values()))), 8.5, ha="left")
     ax.plot([1 + bound] * 2, [0.6, sizes["ranks"] + 0.9], color=INK, linestyle="--")
-    write(ax, 1 + bound, 0.35, f"the bound: {bound:.0f} s", 8.5, ha="right")
+    write(ax, 1 + bound, sizes["ranks"] + 1.2, f"the bound: {bound:.0f} s", 8.5, ha="right")
 
 
 def alt_swap_or_wait(recovers: int) -> str:

@@ -41,7 +41,8 @@ def planned(f, cases):
 
     clock.rank_passes, found = counted, []
     for case in cases:
-        count, plan = 0, f(case)
+        count = 0
+        plan = f(case)
         found.append((asdict(plan) if is_dataclass(plan) else type(plan).__name__, count))
     return found
 
