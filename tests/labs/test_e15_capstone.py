@@ -213,7 +213,9 @@ class TestLowerBound(Exercise):
 
     @check(points=4, title="unequal ranks, and messages that take time")
     def test_unequal(self, submission):
-        self.judge(submission, [drawn_case() for _ in range(40)])
+        full = ((0.25, 0.25, 0.25), (1.0, 1.0, 4.0), (1.0, 2.0, 1.0))  # where rank 1 is the fullest
+        room_for_one = Pipeline("", full, random.randrange(3, 9), 1, 0.125)
+        self.judge(submission, [room_for_one, *(drawn_case() for _ in range(40))])
 
     def judge(self, submission, cases):
         got = submission.run(probes.bounds, cases)

@@ -219,7 +219,7 @@ def resumed(pen: Pen) -> None:
 def descent(pen: Pen) -> None:
     """Four stacks, each lower than the one before."""
     for place, color in enumerate(FOUR):
-        pen.box(0.05 + 0.235 * place, 0.1, 0.2, 0.8 - 0.2 * place, color)
+        pen.box(0.05 + 0.235 * place, 0.1 + 0.2 * place, 0.2, 0.8 - 0.2 * place, color)
 
 
 GLYPHS: dict[str, Callable[[Pen], None]] = {
