@@ -33,6 +33,7 @@ class Case:
     best: Plan
     fabric: Fabric = field(init=False, compare=False)  # made here: no sandbox has its tables
     timed: int = field(default=0, compare=False)
+    known: dict[Plan, bool] = field(default_factory=dict, init=False, compare=False)  # does it fit?
 
     def __post_init__(self) -> None:
         self.fabric = fabric_of(self.chip, self.chip.per_node)
@@ -49,7 +50,9 @@ class Case:
         return make_run(self.chip, self.model, plan, self.seq, self.batch)
 
     def fits(self, plan: Plan) -> bool:
-        return peak_memory(self.run(plan)).total <= USABLE * self.chip.memory
+        if plan not in self.known:
+            self.known[plan] = peak_memory(self.run(plan)).total <= USABLE * self.chip.memory
+        return self.known[plan]
 
     def seconds(self, plan: Plan) -> float:
         """A step by the planner's clock; for the first `TIMINGS` calls."""
