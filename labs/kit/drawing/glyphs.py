@@ -238,6 +238,12 @@ def states(pen: Pen) -> None:
         pen.box(0.06 + 0.24 * place, 0.66, 0.18, 0.22, BLUE)
 
 
+def descent(pen: Pen) -> None:
+    """Four stacks, each lower than the one before."""
+    for place, color in enumerate(FOUR):
+        pen.box(0.05 + 0.235 * place, 0.1 + 0.2 * place, 0.2, 0.8 - 0.2 * place, color)
+
+
 GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e00": ring,
     "e01": roof,
@@ -261,4 +267,5 @@ GLYPHS: dict[str, Callable[[Pen], None]] = {
     "e12": resumed,
     "e13": tilting,
     "e14": states,
+    "e15": descent,
 }

@@ -51,6 +51,7 @@ LABS = {
     "e12_reliability": "power_cuts saving_beside resharding waiting_ranks checkpoint_intervals",
     "e13_alignment": "tilted_policy clipped_loss credit",
     "e14_architectures": "growing_cache three_forms layer_pattern",
+    "e15_capstone": "byte_stairs pipeline_bound swap_or_wait",
 }
 _FILE_OF = {name: file for file, names in LABS.items() for name in names.split()}
 __all__ = sorted(_FILE_OF)

@@ -41,7 +41,7 @@ from minitrain.quantization.formats.weight import pack_pairs, quantize_blocks
 ALL = {name: getattr(ideas, name) for name in ideas.__all__}
 MODULES = [import_module(f"minitrain.lab.ideas.{name}") for name in lab_names()]
 e00, e01, e02, e02b, e02c, e02d, e02e, e02f, e02g, e03, e04, *others = MODULES
-e05, e06, e07, e08, e09, e09b, e10, e11, e12, e13, e14 = others
+e05, e06, e07, e08, e09, e09b, e10, e11, e12, e13, e14, e15 = others
 
 
 def values(choice: Choice) -> list:
