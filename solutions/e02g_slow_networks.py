@@ -62,8 +62,7 @@ lab.reveal("one_step", one_step, parameters=1e9, bytes_per_second=12.5e6)
 
 # %% [markdown]
 # Five minutes of waiting for a second of work. Three things can be made smaller: the bits of a number, the numbers of a
-# message, and the number of messages. The rest of the lab is these three, then what happens if nobody waits for anybody, and
-# if the sites do not trust each other.
+# message, and the number of messages. After these three: what if nobody waits, and what if sites do not trust each other?
 #
 # All of it is measured on one task, the course's chain of words: each word draws the next from 32 followers, so the loss that
 # no model can beat is known exactly. The folded cell reads it, and defines `train`, which trains a small Transformer on two
@@ -776,8 +775,8 @@ print(f"DiLoCo ends {100 * farther:+.1f}% from FP32's distance to the floor,")
 print(f"by 1/{rest['FP32'] / rest['DiLoCo']:.0f} of the bytes since it began")
 
 # %% [markdown]
-# **Explain**: from there on DiLoCo ends where FP32 ends: 0.6% nearer to the floor in our run, and 0.3% to 1.5% nearer with three other seeds,
-# by 1/50 of the bytes. From random weights it ended 9% farther above; over longer runs from random weights we saw 3% to 7%.
+# **Explain**: from there on DiLoCo ends where FP32 ends: 0.6% nearer to the floor in our run, and 0.3% to 1.5% nearer in three others,
+# by 1/50 of the bytes. From random weights it was 9% farther; longer runs from there ended 1% to 7% farther.
 
 # %% [markdown]
 # ## 7 · Nobody waits
