@@ -215,7 +215,10 @@ class TestLowerBound(Exercise):
     def test_unequal(self, submission):
         full = ((0.25, 0.25, 0.25), (1.0, 1.0, 4.0), (1.0, 2.0, 1.0))  # where rank 1 is the fullest
         room_for_one = Pipeline("", full, random.randrange(3, 9), 1, 0.125)
-        self.judge(submission, [room_for_one, *(drawn_case() for _ in range(40))])
+        back = ((0.5, 1.0, 1.0), (1.0, 1.0, 0.3))  # where the way back is the longest
+        ways_back = [Pipeline("", back, 4, live, 0.5) for live in (2, 6)]
+        drawn = [drawn_case() for _ in range(60)]
+        self.judge(submission, [room_for_one, *ways_back, *drawn])
 
     def judge(self, submission, cases):
         got = submission.run(probes.bounds, cases)
