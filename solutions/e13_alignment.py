@@ -176,7 +176,11 @@ lab.reveal("gold", [row["gold"] for row in overoptimised if row["pairs"] == few]
 show.lines(
     {
         f"{pairs} pairs": tuple(
-            [row["kl"] ** 0.5 if k == "kl" else row[k] for row in overoptimised if row["pairs"] == pairs]
+            [
+                row["kl"] ** 0.5 if k == "kl" else row[k]
+                for row in overoptimised
+                if row["pairs"] == pairs
+            ]
             for k in ("kl", "gold")
         )
         for pairs in lab.size("pairs")
@@ -217,9 +221,7 @@ lab.experiment("overoptimised", overoptimised)
 
 
 # %% tags=["exercise"]
-def dpo_loss(
-    chosen, rejected, ref_chosen, ref_rejected, beta=0.1, label_smoothing=0.0
-):
+def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta=0.1, label_smoothing=0.0):
     """Log-probabilities (B,) of the chosen and the rejected answers, by policy
     and reference -> the loss of each pair (B,). About 3 lines."""
     ### BEGIN SOLUTION
@@ -589,9 +591,7 @@ ideas.clipped_loss()
 
 
 # %% tags=["exercise"]
-def policy_loss(
-    logp, old_logp, advantages, clip=0.2, clip_high=None, dual_clip=None
-):
+def policy_loss(logp, old_logp, advantages, clip=0.2, clip_high=None, dual_clip=None):
     """All (B, T) -> the loss of each token (B, T). About 6 lines."""
     ### BEGIN SOLUTION
     high = clip if clip_high is None else clip_high
@@ -633,6 +633,7 @@ policy_loss = lab.grade(policy_loss)
 # - **as if fresh**: advantages and penalty as they were when the answers were drawn; no ratio;
 # - **with the ratio**: the same, in your loss;
 # - **a fresh penalty**: no ratio, but $k_1$ of the *current* policy.
+
 
 # %% tags=["experiment"]
 def stale(way):
@@ -961,7 +962,9 @@ with show.canvas() as (figure, ax):
         ax.annotate(f"best of {n}", (frontier(rate, q), rate), fontsize=8, **place)
     for row, color, marker in zip(language, show.COLORS, show.MARKERS[1:]):
         label = f"{row['run']}: {row['efficiency']:.0%}"
-        ax.plot(row["kl"], row["passes"], marker, color=color, markersize=9, label=label)
+        ax.plot(
+            row["kl"], row["passes"], marker, color=color, markersize=9, label=label
+        )
     ax.set(xlabel="KL to the base model (nats)", ylabel="pass rate", ylim=(0, 1.05))
     ax.set_xlim(-0.9, None)
     ax.set_title("Above the dashed curve there is no policy")

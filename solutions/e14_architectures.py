@@ -122,6 +122,7 @@ linear_chunked = lab.grade(linear_chunked)
 # $c$ has become large, its last digits are lost, and a factor $a = 0$, which wipes the state at the start of a new
 # document, gives $-\infty - (-\infty)$. `segment_sum` adds up *masked* terms instead, and never takes a difference:
 
+
 # %%
 def segment_sum(decay):
     """log a (…, T) -> (…, T, T): the sum over j < m <= i at [i, j]."""
@@ -234,7 +235,12 @@ lab.reveal("loop_over_chunks", kept["loop"] / kept["chunked"])
 lengths = [row["tokens"] for row in loop_memory]
 show.lines(
     {n: (lengths, [r[n] / 1e6 for r in loop_memory]) for n in forms},
-    theory={"loop: 4·T·H·N·P": (lengths, [r["a_state_per_token"] / 1e6 for r in loop_memory])},
+    theory={
+        "loop: 4·T·H·N·P": (
+            lengths,
+            [r["a_state_per_token"] / 1e6 for r in loop_memory],
+        )
+    },
     x="tokens",
     y="kept for backward (MB)",
     log="xy",
@@ -531,7 +537,10 @@ from minitrain.model.architectures.recall import Recall
 recall = Recall(**lab.size("recall"))
 tokens, kinds = recall.draw(1, torch.Generator().manual_seed(3))
 letters = {0: "word", 1: "name", 2: "thing", 3: "RECALLED"}
-shown = [f"{letters[kind]} {token}" for token, kind in zip(*(z[0].tolist() for z in (tokens, kinds)))]
+shown = [
+    f"{letters[kind]} {token}"
+    for token, kind in zip(*(z[0].tolist() for z in (tokens, kinds)))
+]
 print(" · ".join(shown[:24]), "…")
 
 # %% [markdown]
@@ -714,7 +723,10 @@ stretched = [
     for a, b in lab.size("stretched")
 ]
 show.bars(
-    ["as trained" if (a, b) == (1, 1) else f"words × {a}\nfacts × {b}" for a, b in lab.size("stretched")],
+    [
+        "as trained" if (a, b) == (1, 1) else f"words × {a}\nfacts × {b}"
+        for a, b in lab.size("stretched")
+    ],
     {
         name: [100 * row["right"] for row in stretched if row["layers"] == name]
         for name in models

@@ -32,6 +32,12 @@ overview()
 # | [e02f](../labs/e02f_four_dimensions.ipynb) | Which kind of parallelism goes where on a cluster? |
 # | [e02g](../labs/e02g_slow_networks.ipynb) | How do you train when the network is slow, or shared with others? |
 # | [e03](../labs/e03_zero.ipynb) | How do you train a model that no single rank can hold? |
+
+# %% [markdown]
+# **With less**: fewer bits, fewer activations, and layers that remember less.
+#
+# | lab | its question |
+# |---|---|
 # | [e04](../labs/e04_mixed_precision.ipynb) | How few bits does a number need in training? |
 # | [e05](../labs/e05_activation_memory.ipynb) | Which activations can be discarded and recomputed? |
 # | [e14](../labs/e14_architectures.ipynb) | What must a layer remember of its past, and what may it forget? |
