@@ -487,7 +487,8 @@ show.lines(
 #
 # Check against published models: DeepSeek-V3 has 61 layers, 576 numbers of 2 bytes: 70 kB a token. Llama 3.1 405B has 126
 # layers of $2 \cdot 8 \cdot 128$ numbers: 516 kB.
-#
+
+# %% [markdown]
 # **Question**: at how many tokens does a layer of attention (A) first hold more than a layer of Mamba-2 (M), in the shapes of the table? Take the table's
 # bytes; a cache grows in proportion to tokens.
 
@@ -538,8 +539,8 @@ print(" · ".join(shown[:24]), "…")
 # Four models of two layers train on equal data, in equal order, with parameters within 2%: attention, Mamba-2, DeltaNet, and the
 # smallest hybrid, `DA`: one layer of each. Every layer has a short convolution over four tokens, attention too, so that all can see their neighbours and only *memory* differs.
 #
-# Recurrent models [need a narrow range](https://arxiv.org/abs/2508.19029) of learning rates, so one rate for all makes such a
-# table lie. A sweep with the code below gave, in nats over the floor on recalled things (recorded, 200 steps):
+# Recurrent models [need a narrow range](https://arxiv.org/abs/2508.19029) of learning rates, so one rate for all makes the
+# table lie. A sweep with this code gave, in nats over the floor on recalled things (recorded, 200 steps):
 #
 # | layers | 0.003 | 0.006 | 0.012 |
 # |---|---|---|---|
