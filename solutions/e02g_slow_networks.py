@@ -724,7 +724,7 @@ show.lines(
 
 # %% [markdown]
 # **Explain**: on NVLink communication is less than 1% of a step. What costs loss costs time, and FP32, BF16 and INT8 are within 3% of each
-# other, which is noise. At 25 Gb/s FP32 waits longer than it computes. Each method pays from the bandwidth on at which its bytes save more
+# other, which is noise: each run has one seed. At 25 Gb/s FP32 waits longer than it computes. Each method pays from the bandwidth on at which its bytes save more
 # time than its loss costs. At the slow end only sending rarely helps: at 100 Mb/s FP32 would need 911 hours, DiLoCo with 4 bits 6.4.
 #
 # **Question**: at 1 Gb/s, how many times as fast as FP32 is the cheapest method? Your table knows.

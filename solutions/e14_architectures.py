@@ -559,6 +559,9 @@ print(" · ".join(shown[:24]), "…")
 # | hybrid DA | 0.079 | **0.057** | 1.032 |
 #
 # Attention learns at all three. A comparison at 0.003 alone would have proved that Mamba-2 cannot recall, one at 0.012 that hybrids cannot.
+#
+# The setting is a chosen one: two layers and four facts, with which DeltaNet and Mamba-2 learn in 200 steps; with more facts, or narrower layers, they
+# did not. The rates were chosen on the rows that the table reports, and it shows one seed.
 
 # %%
 RATES = {"attention": 12e-3, "Mamba-2": 12e-3, "DeltaNet": 6e-3, "hybrid DA": 6e-3}
