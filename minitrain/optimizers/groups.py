@@ -46,6 +46,17 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
+def with_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Those that have a gradient; InputError for a sparse one, which nothing here can move."""
+    found = [p for p in parameters if p.grad is not None]
+    if any(p.grad.is_sparse for p in found):
+        raise InputError(
+            "a gradient is sparse, as those of nn.Embedding(sparse=True) are: leave sparse out, or "
+            "train that table by torch.optim.SparseAdam"
+        )
+    return found
+
+
 def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
     """Scales all gradients by one factor, so that their joint norm is at most `limit`.
 
@@ -53,7 +64,7 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: floa
     are summed in float32 at least: float16 cannot hold a norm above 65,504.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in with_gradients(parameters)]
     if not gradients:
         return torch.zeros(())
     lengths = (
