@@ -28,6 +28,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """
     if not 0 <= weight_decay < math.inf:
         raise InputError(f"weight_decay is {weight_decay}: give 0 or more, such as 0.1")
+    if any(hasattr(p, "mesh_layout") for p in model.parameters()):
+        raise InputError(
+            "a mesh's part no longer shows what was an embedding: make the optimizer of the whole "
+            "model, and cut it by parallel.hybrid.state.take_apart(parts, names, optimizer)"
+        )
     names = {
         f"{name}.{own}".lstrip(".")
         for name, module in model.named_modules()
