@@ -55,10 +55,7 @@ def with_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """Those that have a gradient; InputError for a sparse one, which nothing here can move."""
     found = [p for p in parameters if p.grad is not None]
     if any(p.grad.is_sparse for p in found):
-        raise InputError(
-            "a gradient is sparse, as those of nn.Embedding(sparse=True) are: leave sparse out, or "
-            "train that table by torch.optim.SparseAdam"
-        )
+        raise InputError("a gradient is sparse: leave sparse=True out, or use torch's SparseAdam")
     return found
 
 

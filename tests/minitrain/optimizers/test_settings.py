@@ -245,5 +245,5 @@ def test_a_sparse_gradient_is_refused_wherever_gradients_are_read(kind):
     table = nn.Embedding(5, 4, sparse=True)
     table(torch.tensor([1, 1])).sum().backward()
     for use in (kind(table.parameters()).step, partial(clip_by_global_norm, [table.weight], 1.0)):
-        with pytest.raises(InputError, match=r"sparse, .* leave sparse out"):
+        with pytest.raises(InputError, match="sparse: leave sparse=True out"):
             use()

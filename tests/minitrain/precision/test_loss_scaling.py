@@ -185,5 +185,5 @@ def test_rounding_overflows_and_underflows_as_the_type_does():
 def test_a_sparse_gradient_is_refused():
     table = nn.Embedding(5, 4, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    with pytest.raises(InputError, match="leave sparse out"):
+    with pytest.raises(InputError, match="leave sparse=True out"):
         LossScaler().unscale(table.parameters())
