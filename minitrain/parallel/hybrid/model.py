@@ -18,7 +18,8 @@ other slices: either clips the model's parts by different factors, and they dive
 
 The model is changed in the order experts, tensor, context, stages: each step expects the result of
 the one before. One oracle checks everything: on every mesh the loss, all gradients, their norm and
-the weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473;
+the weights after a step are those of one process (with `batch_balance`, whose counts are a rank's
+microbatch's, of one that cuts its batch alike). Papers: Narayanan et al., arXiv 2104.04473;
 Llama 3, 2407.21783 (section 3.3). Lab: e02f_four_dimensions.
 """
 
