@@ -190,8 +190,8 @@ def _check(
     check_whole("batch_size", batch_size)
     if world_size < 1 or not 0 <= rank < world_size:
         raise InputError(f"rank {rank} of {world_size}: ranks count from 0 to world_size - 1")
-    if seed < 0:
-        raise InputError(f"seed {seed} is negative: use 0 or more")
+    if seed < 0 or seed % 1:
+        raise InputError(f"seed is {seed}: use a whole number, 0 or more")
     if workers < 0:
         raise InputError(f"{workers} workers: use 0 to read in this process, or 1 and more")
     if not len(packed):

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 
 PADDING = -1  # the document id of padding
 IGNORED = -100  # the target that cross-entropy skips
@@ -133,8 +133,7 @@ def pack_stream(documents: Sequence[Sequence[int]], length: int, end_token: int 
 
 
 def _sizes(documents: Sequence[Sequence[int]], length: int) -> list[int]:
-    if length < 1:
-        raise InputError(f"rows of {length} tokens hold nothing: give a length of 1 or more")
+    check_whole("length", length)
     if not len(documents):
         raise InputError("there is no document to pack: give at least one")
     return [len(document) + 1 for document in documents]

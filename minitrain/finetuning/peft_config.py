@@ -99,7 +99,7 @@ def from_peft(
         if isinstance(inputs, str):
             raise InputError(f"{where} names feedforward_modules by a pattern: use a list of names")
         ends = tuple(f".{name}" for name in inputs)
-        own = [target for target in targets if f".{hub_name(target)}".endswith(ends)]
+        own = [t for t in targets if any(f".{n}".endswith(ends) for n in (t, hub_name(t)))]
         return IA3Method(targets, tuple(own), modules_to_save=whole)
     if kind in ("HOULSBY", "PARALLEL"):
         settings = raw["bottleneck"], kind == "PARALLEL", targets, raw["scale"]

@@ -81,7 +81,10 @@ class Checkpoint:
 
 
 def checkpoint(function: Callable[..., Any], *inputs: Any, **named_inputs: Any) -> Any:
-    """`function(*inputs, **named_inputs)`, keeping only the inputs."""
+    """`function(*inputs, **named_inputs)`, keeping only the inputs.
+
+    It runs twice: what it changes besides, such as BatchNorm's running means, changes twice too.
+    """
     return Checkpoint()(function, *inputs, **named_inputs)
 
 

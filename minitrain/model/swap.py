@@ -104,6 +104,10 @@ def check_called(path: str, layer: nn.Module) -> None:
             f"{path} is never called: nn.MultiheadAttention reads its weight, and a layer in its "
             "place would compute nothing; leave it out, by keep or by targets"
         )
+    if type(layer).forward is nn.Module.forward:  # ParameterList, ModuleList
+        raise InputError(
+            f"{path} is a {type(layer).__name__}, which is never called: name the modules in it"
+        )
 
 
 def exchange(

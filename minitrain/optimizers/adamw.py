@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.errors import InputError
-from minitrain.optimizers.groups import parameter_groups
+from minitrain.optimizers.groups import parameter_groups, with_gradients
 
 RANGES = {  # of settings: lower bound, and exclusive upper bound
     **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), (0, math.inf)),
@@ -75,12 +75,11 @@ class OneByOne(torch.optim.Optimizer, ABC):
         """Updates each parameter that has a gradient; `closure` is torch's convention, unused."""
         assert closure is None, "gradients come from backward() here, not from a closure"
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    state = self.state[weight]
-                    if not state:
-                        state.update(self.start(weight, group))
-                    self.move(weight, weight.grad, group, state)
+            for weight in with_gradients(group["params"]):
+                state = self.state[weight]
+                if not state:
+                    state.update(self.start(weight, group))
+                self.move(weight, weight.grad, group, state)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """As torch's, which casts states to the weight's dtype: this restores the saved dtype."""
@@ -181,7 +180,7 @@ class AdamW(NaiveAdamW):
     def step(self, closure=None) -> None:
         assert closure is None, "gradients come from backward() here, not from a closure"
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
+            weights = with_gradients(group["params"])
             for weight in weights:
                 if not self.state[weight]:
                     self.state[weight].update(self.start(weight, group))

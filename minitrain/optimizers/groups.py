@@ -28,6 +28,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     """
     if not 0 <= weight_decay < math.inf:
         raise InputError(f"weight_decay is {weight_decay}: give 0 or more, such as 0.1")
+    if any(hasattr(p, "mesh_layout") for p in model.parameters()):
+        raise InputError(
+            "a mesh's part no longer shows what was an embedding: make the optimizer of the whole "
+            "model, and cut it by parallel.hybrid.state.take_apart(parts, names, optimizer)"
+        )
     names = {
         f"{name}.{own}".lstrip(".")
         for name, module in model.named_modules()
@@ -46,6 +51,14 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
+def with_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Those that have a gradient; InputError for a sparse one, which nothing here can move."""
+    found = [p for p in parameters if p.grad is not None]
+    if any(p.grad.is_sparse for p in found):
+        raise InputError("a gradient is sparse: leave sparse=True out, or use torch's SparseAdam")
+    return found
+
+
 def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: float) -> Tensor:
     """Scales all gradients by one factor, so that their joint norm is at most `limit`.
 
@@ -53,7 +66,7 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter] | Tensor, limit: floa
     are summed in float32 at least: float16 cannot hold a norm above 65,504.
     """
     parameters = [parameters] if isinstance(parameters, Tensor) else parameters
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in with_gradients(parameters)]
     if not gradients:
         return torch.zeros(())
     lengths = (

@@ -45,10 +45,10 @@ class Tuning:
                 f"matrices of {self.base_bits:g} bits are not trained themselves: give a rank, 16 "
                 "for one, so that an adapter is"
             )
-        if (self.rank is not None and self.rank < 1) or self.base_bits <= 0:
+        if (self.rank is not None and self.rank < 1) or not 0 < self.base_bits <= 64:
             raise InputError(
-                f"rank {self.rank} over {self.base_bits:g} bits: give a rank of 1 or more and bits "
-                "above 0"
+                f"rank {self.rank} over {self.base_bits:g} bits: give a rank of 1 or more, and "
+                "over 0 to 64 bits"
             )
 
 

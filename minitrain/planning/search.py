@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from minitrain.errors import InputError
+from minitrain.errors import InputError, check_whole
 from minitrain.planning.columns import most_chunks
 from minitrain.planning.hardware import Chip, find_chip
 from minitrain.planning.run import Model, Plan, Run, make_run
@@ -39,6 +39,8 @@ def search(
     precision: str = "bf16", per_node: int | None = None, best: int = 5,
 ) -> Found:  # fmt: skip
     """The `best` fastest plans; if none fits, an InputError names what is short."""
+    check_whole("gpus", gpus)
+    check_whole("global_batch", global_batch)
     chip = find_chip(chip) if isinstance(chip, str) else chip
     if not chip.memory or not chip.bandwidth:
         raise InputError(f"{chip.name} has no memory size or bandwidth in data/hardware.csv")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from minitrain.errors import InputError
 from minitrain.model.swap import swap_linears
+from minitrain.optimizers.groups import with_gradients
 
 
 @dataclass
@@ -59,10 +60,9 @@ class LossScaler:
         """
         parameters = list(parameters)
         found = torch.zeros((), device=parameters[0].device if parameters else None)
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(1.0 / self.scale)
-                found += (~parameter.grad.isfinite()).any()  # a sum of finite ones may overflow
+        for parameter in with_gradients(parameters):
+            parameter.grad.mul_(1.0 / self.scale)
+            found += (~parameter.grad.isfinite()).any()  # a sum of finite ones may overflow
         all_reduce(found)
         return found.item() == 0
 

@@ -44,7 +44,7 @@ class MasterWeights:
     Wraps a fresh torch optimizer over the BF16 parameters, whatever its rule, and gives it the
     copies. It has an optimizer's interface, and the masters are in its state. A weight in float32
     or wider is its own master; if a weight was written since the last step, such as by
-    model.load_state_dict, its master restarts from it.
+    model.load_state_dict, its master restarts from it. A scheduler takes the wrapped optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer):

@@ -128,6 +128,7 @@ def train_step(
 ) -> StepResult:
     """One optimizer step over `microbatches`, equal to one over a single batch of all of them.
 
+    `model(tokens, documents, positions)` returns logits (B, T, V), as `Transformer` does.
     Parameters, and so gradients and their sum over microbatches, are float32; `autocast` runs the
     matmuls in another dtype. With a `scaler`, a step whose gradients overflow is skipped; so is one
     that `accept(loss, grad_norm)` refuses, which all ranks call with the same numbers. `begin`

@@ -126,7 +126,8 @@ class Reporter:
         utilised = self.utilisation(record.tokens_per_second) if self.utilisation else math.nan
         if math.isfinite(utilised):
             sample["mfu"] = utilised
-        return sample | self.measure(record)
+        more = self.measure(record).items()  # numpy's and torch's numbers become plain ones
+        return sample | {k: v.tolist() if hasattr(v, "tolist") else v for k, v in more}
 
     def _describe(self, record: StepRecord) -> str:
         parts = [f"step {record.step}", f"loss {record.loss:.3f}"]

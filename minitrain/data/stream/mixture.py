@@ -93,10 +93,10 @@ class Mixture:
                     f"weights {weights} for {len(self.sizes)} sources: give one each, finite, "
                     "none below 0 and not all 0"
                 )
-        if min(self.sizes) < 1 or self.samples < 1 or not 0 <= self.anneal_from < 1:
+        if min(*self.sizes, self.samples) < 1 or self.samples % 1 or not 0 <= self.anneal_from < 1:
             raise InputError(
                 f"sizes {self.sizes}, {self.samples} samples, annealing from {self.anneal_from}: "
-                "use sizes and samples of 1 or more, and 0 to less than 1"
+                "use sizes and whole samples of 1 or more, and 0 to less than 1"
             )
 
     def __len__(self) -> int:

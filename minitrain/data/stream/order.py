@@ -72,6 +72,7 @@ class Curriculum:
     ramp: float = 0.5
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "difficulty", np.asarray(self.difficulty))
         if self.difficulty.ndim != 1 or not len(self.difficulty):
             raise InputError(
                 f"difficulties of shape {self.difficulty.shape}: give one for each row"

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minitrain.errors import InputError
 from minitrain.finetuning.layer import (
     Adapter,
     bias_of,
@@ -133,6 +134,8 @@ class LoRAEmbedding(Adapter):
         return y + (added * getattr(base, "embed_scale", 1.0)).to(y.dtype)  # Gemma's scale the sum
 
     def merged(self, base: nn.Embedding) -> nn.Module:
+        if base.max_norm is not None:
+            raise InputError("an Embedding with max_norm would shorten the sum: do not merge it")
         delta = self.scaling * (self.lora_embedding_B @ self.lora_embedding_A).T  # (V, D)
         weight = (base.weight + delta).detach().to(base.weight.dtype)
         return with_weight(base, weight)

@@ -18,7 +18,8 @@ other slices: either clips the model's parts by different factors, and they dive
 
 The model is changed in the order experts, tensor, context, stages: each step expects the result of
 the one before. One oracle checks everything: on every mesh the loss, all gradients, their norm and
-the weights after a step are those of one process. Papers: Narayanan et al., arXiv 2104.04473;
+the weights after a step are those of one process (with `batch_balance`, whose counts are a rank's
+microbatch's, of one that cuts its batch alike). Papers: Narayanan et al., arXiv 2104.04473;
 Llama 3, 2407.21783 (section 3.3). Lab: e02f_four_dimensions.
 """
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +50,7 @@ from minitrain.parallel.pipeline.schedules import make_schedule
 from minitrain.parallel.pipeline.stages import cut
 from minitrain.parallel.tensor.layers import tensor_parallel
 from minitrain.parallel.tensor.vocabulary import vocabulary_parallel_loss
+from minitrain.parallel.zero.guards import elementwise_only, twin
 from minitrain.ranks.group import Group
 from minitrain.training.loop import StepResult, sizes_of
 
@@ -94,6 +97,7 @@ class MeshModel:
         self.parameters = list(self.modules.parameters())  # shared ones once
         self.pipeline = Pipeline(self.axes["pp"], self.schedule, self.stages)
         self.sum_gradients = GradientSums(self.parameters, self.axes)
+        self.checked: torch.optim.Optimizer | None = None  # its rule moves each number by itself
 
     def share(self, batch: Batch) -> Batch:
         """This rank's rows and tokens of the whole step's batch (B, T)."""
@@ -116,6 +120,9 @@ class MeshModel:
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 1.0) -> Tensor:
         """Clips by the whole model's norm, steps, clears gradients -> the norm before clipping."""
+        if optimizer is not self.checked and self.axes.mesh["tp"] * self.axes.mesh["ep"] > 1:
+            elementwise_only(partial(twin, getattr(optimizer, "inner", optimizer)))
+        self.checked = optimizer
         norm = clip_on_mesh(self.parameters, clip, self.axes)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -94,6 +94,8 @@ def not_wrapped(model: nn.Module) -> None:
     """Raises InputError if this model, or a part of it, is already wrapped."""
     if any(isinstance(p, (WholeWeight, FreedWeight)) for p in model.parameters()):
         raise InputError("this model is wrapped already: build it anew, or use the first wrapper")
+    if any(p.is_complex() for p in model.parameters()):
+        raise InputError("ZeRO cuts real weights, and one is complex: use DDP, or view_as_real")
 
 
 class ShardedGradient(Tensor):

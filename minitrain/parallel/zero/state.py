@@ -171,8 +171,9 @@ def zero_layout(zero: Sharded) -> Layout:
             for unit in zero.units
             for piece in unit.pieces.values()
         ]
-        for name, tensor in uncut(zero).items():
-            weights.append((whole_place(name, tensor.shape, ranks.rank == 0), tensor.data))
+        for name, tensor in uncut(zero).items():  # the optimizer may list frozen ones
+            places[id(tensor)] = whole_place(name, tensor.shape, ranks.rank == 0)
+            weights.append((places[id(tensor)], tensor.data))
         moved = (p for group in state.optimizer.param_groups for p in group["params"])
         return Placed(weights, [places[id(p)] for p in moved], True, lambda: _settle(zero))
 

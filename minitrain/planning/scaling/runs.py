@@ -2,21 +2,19 @@
 
 The text is the course's own chain of words, so that the law's true E is known exactly. Every (N, D)
 is a separate run whose cosine schedule ends at D: the loss half-way through a longer run differs
-from a shorter run's (Hoffmann et al. 2022, §3). No document repeats. A row is written as soon as
-its run ends, and runs already in the file are not repeated.
+from a shorter run's (Hoffmann et al. 2022, §3). No document repeats.
+
+    texts = make_texts(max(TOKENS))
+    runs = [train_one(config, texts, count) for config in SIZES for count in TOKENS]
 """
 
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from minitrain.data.corpus import Corpus, make_corpus
 from minitrain.data.loader import Loader
@@ -78,29 +76,6 @@ SIZES = tuple(shape(*s) for s in ((8, 1), (12, 1), (16, 1), (24, 1), (32, 2), (4
 TOKENS = (125_000, 250_000, 500_000, 1_000_000, 2_000_000)
 
 
-def record_runs(
-    file: str | os.PathLike,
-    configs: Sequence[ModelConfig] = SIZES,
-    tokens: Sequence[int] = TOKENS,
-    seed: int = 0,
-    recipe: ScalingRecipe = ScalingRecipe(),
-) -> list[ScalingRun]:
-    """Trains the (config, tokens) pairs missing from `file`, cheapest first -> all its rows."""
-    if not configs or not tokens or min(tokens) < recipe.batch * recipe.length:
-        raise InputError(
-            f"{len(configs)} models x tokens {list(tokens)}: give at least one of each, and "
-            f"{recipe.batch * recipe.length} tokens or more, one step"
-        )
-    file, texts = Path(file), make_texts(max(tokens), seed, recipe)
-    grid = [(config, count) for config in configs for count in tokens]
-    for config, count in tqdm(sorted(grid, key=lambda run: parameter_count(run[0]) * run[1])):
-        done = read_runs(file) if file.exists() else []
-        if not any(_same(run, config, count, seed) for run in done):
-            row = pd.DataFrame([asdict(train_one(config, texts, count, seed, recipe))])
-            row.to_csv(file, mode="a", header=not done, index=False, lineterminator="\n")
-    return read_runs(file)
-
-
 def make_texts(tokens: int, seed: int = 0, recipe: ScalingRecipe = ScalingRecipe()) -> Texts:
     """Enough text for `tokens` without repetition; the held-out part has its own seed."""
     size = int(tokens * BYTES_PER_TOKEN)
@@ -144,7 +119,7 @@ def train_one(
     )
 
 
-def read_runs(file: str | os.PathLike) -> list[ScalingRun]:
+def read_runs(file: str | Path) -> list[ScalingRun]:
     """The rows of a recorded CSV."""
     names = [field.name for field in fields(ScalingRun)]
     with Path(file).open(newline="") as lines:
@@ -153,8 +128,3 @@ def read_runs(file: str | os.PathLike) -> list[ScalingRun]:
             raise InputError(f"{file} has the columns {rows.fieldnames}: it must have {names}")
         kinds = (int, int, float, float, int, str)
         return [ScalingRun(*(kind(row[name]) for kind, name in zip(kinds, names))) for row in rows]
-
-
-def _same(run: ScalingRun, config: ModelConfig, tokens: int, seed: int) -> bool:
-    alike = (run.parameters, run.seed) == (parameter_count(config), seed)
-    return alike and abs(run.tokens / tokens - 1) < 0.1

@@ -77,8 +77,13 @@ def own_names(model: nn.Module) -> dict[str, Tensor]:
             raise InputError(
                 f"{name} is a {type(tensor).__name__} and no tensor: keep it in TrainState.extra"
             )
-        found.setdefault(id(tensor), (name, tensor.detach()))
+        found.setdefault(id(tensor), (uncompiled(name), tensor.detach()))
     return dict(found.values())
+
+
+def uncompiled(name: str) -> str:
+    """The name without what torch.compile puts before it."""
+    return name.replace("_orig_mod.", "")
 
 
 def whole_layout(named: Named = own_names) -> Layout:
@@ -115,7 +120,7 @@ def check_whole(model: nn.Module) -> None:
 def _moved(state: TrainState) -> list[tuple[str, Tensor]]:
     """The optimizer's parameters by the model's names; by number if it updates others than the
     model's (a float32 copy of each)."""
-    names = {id(parameter): name for name, parameter in state.model.named_parameters()}
+    names = {id(p): uncompiled(name) for name, p in state.model.named_parameters()}
     moved = (p for group in state.optimizer.param_groups for p in group["params"])
     return [(names.get(id(p), str(index)), p) for index, p in enumerate(moved)]
 

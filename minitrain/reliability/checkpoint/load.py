@@ -259,6 +259,11 @@ class Stored:
                 for box in self.boxes.get(place.name, ())
                 if torch.promote_types(box.dtype, tensor.dtype) != tensor.dtype  # would be rounded
             ),
+            *(
+                f"{place.name} is an expanded tensor here, which cannot be filled: clone() it"
+                for place, tensor in placed.weights
+                if torch._debug_has_internal_overlap(tensor) == 1
+            ),
         ]
         if differences:
             raise InputError(

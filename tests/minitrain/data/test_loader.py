@@ -125,7 +125,8 @@ def test_wrong_arguments_are_told():
         ({"batch_size": 0}, "whole number, 1 or more"),
         ({"rank": 2, "world_size": 2}, "count from 0"),
         ({"world_size": 0}, "count from 0"),
-        ({"seed": -1}, "negative"),
+        ({"seed": -1}, "whole number, 0 or more"),
+        ({"seed": 1.5}, "whole number, 0 or more"),
         ({"workers": -1}, "workers"),
     ):
         with pytest.raises(InputError, match=says):

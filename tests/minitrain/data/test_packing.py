@@ -87,5 +87,7 @@ def test_a_target_never_is_the_next_documents_first_token():
 def test_nothing_to_pack_and_no_room_are_told(packer):
     with pytest.raises(InputError, match="no document"):
         packer([], 8)
-    with pytest.raises(InputError, match="length of 1 or more"):
+    with pytest.raises(InputError, match="length is 0; it must be a whole number, 1 or more"):
         packer([[1]], 0)
+    with pytest.raises(InputError, match=r"length is 2\.5; it must be a whole number"):
+        packer([[1]], 2.5)

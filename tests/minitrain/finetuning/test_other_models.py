@@ -226,3 +226,35 @@ def test_generation_warns_of_nothing_and_merges(kind):
     merge_and_unload(model)
     again = model.generate(tokens["input_ids"], max_new_tokens=5, do_sample=False)
     assert torch.equal(made, again)
+
+
+class Own(nn.Module):
+    """Layers at the top, as in no model of the hub; a list of parameters; a table of norm 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.q = nn.Embedding(9, 8, max_norm=1.0), nn.Linear(8, 12)
+        self.down, self.shifts = nn.Linear(12, 8), nn.ParameterList([nn.Parameter(torch.ones(8))])
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.down(self.q(self.table(tokens))) + self.shifts[0]
+
+
+def test_ia3_crosses_files_where_a_layer_has_our_name_at_the_top(tmp_path):
+    torch.manual_seed(0)
+    model, tokens = Own(), torch.arange(9)
+    bare = copy.deepcopy(model)
+    adapt(model, "ia3", targets=("q", "down"), inputs=("down",))
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter)
+    save_adapter(model, tmp_path)
+    assert torch.equal(load_adapter(bare, tmp_path)(tokens), model(tokens))
+
+
+def test_what_no_layer_can_stand_in_for_is_refused():
+    with pytest.raises(InputError, match="shifts is a ParameterList, which is never called"):
+        adapt(Own(), "lora", targets=("q",), modules_to_save=("shifts",))
+    model = adapt(Own(), "lora", targets=("table",))
+    with pytest.raises(InputError, match="max_norm would shorten the sum"):
+        merge(model)

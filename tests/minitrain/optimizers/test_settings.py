@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -237,3 +238,12 @@ def test_rises_then_falls_within_its_bounds(total, part, peak, ratio):
     assert max(rates) <= peak * (1 + 1e-12)
     assert min(rates[turn:]) >= floor * (1 - 1e-12)
     assert rates[-1] == floor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sparse_gradient_is_refused_wherever_gradients_are_read(kind):
+    table = nn.Embedding(5, 4, sparse=True)
+    table(torch.tensor([1, 1])).sum().backward()
+    for use in (kind(table.parameters()).step, partial(clip_by_global_norm, [table.weight], 1.0)):
+        with pytest.raises(InputError, match="sparse: leave sparse=True out"):
+            use()

@@ -71,5 +71,7 @@ def test_what_cannot_be_is_refused():
         Tuning(base_bits=4)
     with pytest.raises(InputError, match="rank of 1 or more"):
         Tuning(rank=0)
+    with pytest.raises(InputError, match="over 0 to 64 bits"):
+        Tuning(rank=8, base_bits=float("nan"))
     with pytest.raises(InputError, match="dense model"):
         tuning_memory(preset("mixtral-8x7b"), LORA)

@@ -133,6 +133,8 @@ def test_a_mixture_may_spread_its_experts():
     [
         ("A100-SXM-40GB", 1, 8, "does not fit: its leanest plan needs .* use about"),
         ("H100-SXM-80GB", 37, 16, "no cut of global_batch 16 over 37 gpus"),
+        ("H100-SXM-80GB", 0, 16, "gpus is 0; it must be a whole number, 1 or more"),
+        ("H100-SXM-80GB", 2, 2.5, "global_batch is 2.5"),
         ("A100", 8, 64, "no chip is called 'A100'"),
     ],
 )

@@ -180,3 +180,10 @@ def test_rounding_overflows_and_underflows_as_the_type_does():
     assert y.tolist() == [INFINITE, 0.0, 1.0]
     y.backward(torch.tensor([1e-8, 7e4, 2**-24]))
     assert x.grad.tolist() == [0.0, INFINITE, 2**-24]
+
+
+def test_a_sparse_gradient_is_refused():
+    table = nn.Embedding(5, 4, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(InputError, match="leave sparse=True out"):
+        LossScaler().unscale(table.parameters())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from minitrain.training.loop import Diverged, StepRecord
 from minitrain.training.report import Reporter
@@ -62,10 +63,10 @@ def test_what_is_measured_is_in_the_sample_and_what_cannot_be_is_left_out():
         [told.append],
         lambda: 1.0,
         utilisation=lambda speed: float("nan"),
-        measure=lambda record: {"memory_bytes": 10 * record.step},
+        measure=lambda record: {"memory_bytes": 10 * torch.tensor(record.step)},
     )
     reporter(record(3, float("inf")))
-    assert told[0]["memory_bytes"] == 30
+    assert type(told[0]["memory_bytes"]) is int and told[0]["memory_bytes"] == 30
     assert not {"mfu", "total_steps", "floor", "held_out"} & told[0].keys()
 
 

@@ -104,11 +104,12 @@ def test_wrong_arguments_are_told():
     for call, says in (
         (lambda: Mixture((1, 0), (1, 1), 3), "1 or more"),
         (lambda: Mixture((1,), (1,), 0), "1 or more"),
+        (lambda: Mixture((1,), (1,), 2.5), "whole samples"),
         (lambda: Mixture((1,), (1,), 1, anneal_from=1.0), "less than 1"),
         (lambda: tempered([1], 0), "over 0"),
         (lambda: JoinedRows([rows(1, 1), pack([[1]], 3)]), "one row length"),
         (lambda: Curriculum(np.ones((2, 2))), "one for each row"),
-        (lambda: Curriculum(np.ones(0)), "one for each row"),
+        (lambda: Curriculum([]), "one for each row"),
         (lambda: Curriculum(np.array([1.0, np.nan])), "nan"),
         (lambda: Curriculum(np.ones(2), 0.0), "over 0"),
         (lambda: Curriculum(np.ones(2), 0.5, 2.0), "over 0"),

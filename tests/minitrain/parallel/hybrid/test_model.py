@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from minitrain.errors import InputError
 from minitrain.model.config import ModelConfig
 from minitrain.model.transformer import build
+from minitrain.optimizers.adafactor import Adafactor
 from minitrain.parallel.hybrid import model as hybrid
 from minitrain.parallel.hybrid.model import AXES, MeshModel, MeshOptions, full_mesh
 from minitrain.parallel.layout import layout_of
+from minitrain.ranks.errors import RankError
 from minitrain.ranks.launch import launch
 
 from .mesh_toys import CLIP, DENSE, MIXTURE, RATE, Whole, batches, one_process
@@ -170,3 +172,15 @@ def test_a_mistake_is_seen(mistake):
 def test_an_axis_that_is_none_is_named():
     with pytest.raises(InputError, match="no axis is called 'zero'"):
         full_mesh(zero=2)
+
+
+def factored(group, sizes) -> None:
+    model = MeshModel(build(Case(sizes).config), full_mesh(**sizes), group)
+    model.update(Adafactor(model.parameters))
+
+
+@pytest.mark.parametrize("axis", ["tp", "ep"])
+def test_a_rule_for_whole_matrices_is_refused_where_they_are_cut(axis):
+    """The step would be another than one process's: it was, by 0.3% of the norm."""
+    with pytest.raises(RankError, match="this optimizer needs whole matrices"):
+        launch(factored, sizes_of(**{axis: 2}), ranks=2)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from minitrain.errors import InputError
 from minitrain.model.transformer import Transformer, build
 from minitrain.optimizers.adamw import adamw
 from minitrain.optimizers.groups import parameter_groups
@@ -132,16 +133,14 @@ def load_parts(group, run, sizes, config, options) -> set[str] | None:
     return {name for name in want if not torch.equal(got[name], want[name])}
 
 
-def decays(group, sizes, config, options) -> dict[str, tuple[float, float]]:
-    """The decay of each parameter here, and the one that its part alone would suggest."""
+def decays(group, sizes, config, options) -> dict[str, float]:
+    """The decay of each parameter here; the parts alone are refused."""
     parts, optimizer = split(group, sizes, config, options)
-    alone = parameter_groups(parts.modules, 0.1)
-    found = [
-        {id(p): g["weight_decay"] for g in groups for p in g["params"]}
-        for groups in (optimizer.param_groups, alone)
-    ]
+    with pytest.raises(InputError, match=r"a mesh's part no longer shows .*take_apart"):
+        parameter_groups(parts.modules, 0.1)
+    found = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     named = {name: held.tensor for name, held in held_by(parts).items()}
-    return {name: tuple(f[id(p)] for f in found) for name, p in named.items() if id(p) in found[0]}
+    return {name: found[id(p)] for name, p in named.items() if id(p) in found}
 
 
 RESHARDED = [  # saved on the first mesh, read on the second and in one process
@@ -178,11 +177,9 @@ def test_the_same_parameters_decay_as_in_one_process():
     whole = build(TIED)
     names = {p: name for name, p in whole.named_parameters()}
     want = {names[p]: g["weight_decay"] for g in parameter_groups(whole, 0.1) for p in g["params"]}
-    wrong = set()
-    for here in launch(decays, {"pp": 2}, TIED, along(), ranks=2):
-        assert {name: decay for name, (decay, _) in here.items()} == {n: want[n] for n in here}
-        wrong |= {name for name, (_, alone) in here.items() if alone != want[name]}
-    assert wrong == {"embed.weight"}
+    for sizes in ({"pp": 2}, {"tp": 2}):
+        for here in launch(decays, sizes, TIED, along(), ranks=2):
+            assert here == {name: want[name] for name in here}
 
 
 def every_copy_is_sent(group, cases) -> list[set[str]]:

@@ -72,7 +72,9 @@ def refused(group, stage):
     model = toys.toy()
     zero = toys.wrap(model, group, stage)
     again = partial(toys.wrap, model, group)
+    spectral = nn.Sequential(nn.ParameterList([torch.ones(2, dtype=torch.complex64)]))
     attempts = [
+        ("one is complex", lambda: toys.wrap(spectral, group, stage)),
         ("wrapped already", lambda: again(1)),
         ("wrapped already", lambda: again(3)),
     ]

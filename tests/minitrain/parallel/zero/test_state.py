@@ -12,6 +12,7 @@ import torch
 from minitrain.errors import InputError
 from minitrain.parallel.zero.state import (
     full_optimizer_state,
+    full_state_dict,
     load_full_optimizer_state,
     zero_layout,
 )
@@ -130,3 +131,26 @@ def test_a_rank_whose_file_is_gone_is_missed(tmp_path, by_four):
     state.optimizer = toys.ADAMW(toys.parameter_groups(state.model, 0.1))
     with pytest.raises(InputError, match=r"elements of .* that this rank needs|another shape"):
         load_checkpoint(folder, state, CheckpointRanks(may_change=True))
+
+
+def frozen_part(group, run, stage, again) -> dict[str, torch.Tensor]:
+    """All parameters in torch's optimizer, as LIBRARY.md has it, and one of them frozen."""
+    model = toys.toy()
+    next(model.parameters()).requires_grad_(False)
+    zero = toys.wrap(model, group, stage)
+    state = TrainState(zero, torch.optim.AdamW(zero.parameters()), ToyLoader())
+    layout = zero_layout(zero)
+    if again:
+        load_checkpoint(run, state, ranks_of(group), layout)
+    else:
+        with zero.gathered() as whole, torch.no_grad():
+            next(whole.parameters()).add_(1)
+        save_checkpoint(run, state, ranks=ranks_of(group), layout=layout)
+    return full_state_dict(zero)
+
+
+@pytest.mark.parametrize("before, after", [(1, 3), (3, 2)])
+def test_a_frozen_parameter_in_the_optimizer_is_kept_between_stages(tmp_path, before, after):
+    want = launch(frozen_part, tmp_path, before, False, ranks=2)[0]
+    got = launch(frozen_part, tmp_path, after, True, ranks=2)[1]
+    assert all(torch.equal(got[name], tensor) for name, tensor in want.items())

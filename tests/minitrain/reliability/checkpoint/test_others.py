@@ -290,6 +290,26 @@ def test_numbers_that_would_be_rounded_are_refused(tmp_path):
     assert torch.equal(weight, toy_state().model.head.weight.double())
 
 
+def test_a_compiled_models_names_are_the_models_own(tmp_path):
+    state, other = toy_state(), toy_state(seed=1)
+    state.model = torch.compile(state.model)
+    save_checkpoint(tmp_path, state)
+    load_checkpoint(tmp_path, other)
+    for (name, got), want in zip(other.model.named_parameters(), state.model.parameters()):
+        assert torch.equal(got, want), name
+
+
+def test_a_buffer_that_cannot_be_filled_is_named_before_anything_changes(tmp_path):
+    state, other = toy_state(), toy_state(seed=1)
+    for each in (state, other):
+        each.model.register_buffer("slopes", torch.ones(1).expand(4))
+    save_checkpoint(tmp_path, state)
+    before = bits(other)
+    with pytest.raises(InputError, match=r"slopes is an expanded tensor here.*: clone\(\) it"):
+        load_checkpoint(tmp_path, other)
+    assert bits(other) == before
+
+
 def test_a_modules_extra_state_is_not_dropped(tmp_path):
     class Counted(nn.Linear):
         def get_extra_state(self):
