@@ -724,7 +724,7 @@ show.lines(
 
 # %% [markdown]
 # **Explain**: on NVLink communication is less than 1% of a step. What costs loss costs time, and FP32, BF16 and INT8 are within 3% of each
-# other, which is noise: each run has one seed. At 25 Gb/s FP32 waits longer than it computes. Each method pays from the bandwidth on at which its bytes save more
+# other, which is noise (one seed). At 25 Gb/s FP32 waits longer than it computes. Each method pays from the bandwidth on at which its bytes save more
 # time than its loss costs. At the slow end only sending rarely helps: at 100 Mb/s FP32 would need 911 hours, DiLoCo with 4 bits 6.4.
 #
 # **Question**: at 1 Gb/s, how many times as fast as FP32 is the cheapest method? Your table knows.
@@ -776,7 +776,7 @@ print(f"by 1/{rest['FP32'] / rest['DiLoCo']:.0f} of the bytes since it began")
 
 # %% [markdown]
 # **Explain**: from there on DiLoCo ends where FP32 ends: 0.6% nearer to the floor in our run, and 0.3% to 1.5% nearer in three others,
-# by 1/50 of the bytes. From random weights it was 9% farther; longer runs from there ended 1% to 7% farther.
+# by 1/50 of the bytes. From random weights it was 9% farther, and 1% to 7% in longer runs.
 
 # %% [markdown]
 # ## 7 · Nobody waits

@@ -559,7 +559,8 @@ print(" · ".join(shown[:24]), "…")
 # | hybrid DA | 0.079 | **0.057** | 1.032 |
 #
 # Attention learns at all three. A comparison at 0.003 alone would have proved that Mamba-2 cannot recall, one at 0.012 that hybrids cannot.
-#
+
+# %% [markdown]
 # The setting is a chosen one: two layers and four facts, with which DeltaNet and Mamba-2 learn in 200 steps; with more facts, or narrower layers, they
 # did not. The rates were chosen on the rows that the table reports, and it shows one seed.
 

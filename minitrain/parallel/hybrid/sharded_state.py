@@ -89,7 +89,6 @@ class ShardedState(torch.optim.Optimizer):
         """All ranks' elements, in the parameter's shape."""
         group = self.owners[parameter]
         each = -(-parameter.numel() // group.size)
-        padded = own.new_zeros(each)
-        padded[: own.numel()] = own
+        padded = torch.cat([own, own.new_zeros(each - own.numel())])
         full = group.all_gather(own.new_empty(each * group.size), padded)
         return full[: parameter.numel()].view(parameter.shape)
