@@ -108,7 +108,7 @@ def test_the_commands_that_print_one_are_those_tried_here():
         if "python -m minitrain" in line and not line.startswith(('"""', "`", "A name"))
     }
     tried = {"train/run.py", "finetune/run.py", "data.py", "assets.py", "models.py", "quantize.py"}
-    assert said - {"doctor.py"} == {*tried, "load/offered.py"}
+    assert said - {"doctor.py"} == {*tried, "load/offered.py", "plan/best.py"}
 
 
 @pytest.mark.parametrize("limit", [("--steps", "30"), ("--tokens", "9000"), ("--minutes", "0.05")])

@@ -288,7 +288,7 @@ def test_a_step_out_of_line_is_left_out_and_in_the_log(text, monkeypatch):
     events = EventLog(Path("run") / "events.jsonl").read()
     assert [(event["event"], event["step"]) for event in events] == [("skipped", 29)]
     assert len(log(Path("run"))) == 32 and len(seen) == 33
-    with pytest.raises(InputError, match="--skip-spikes is for data-parallel ranks"):
+    with pytest.raises(InputError, match="--skip-spikes compares whole models, and a mesh cuts them"):
         train(*SMALL, "--steps", "2", "--skip-spikes", "--tp", "2", "--out", "mesh")
 
 
@@ -334,7 +334,7 @@ def test_sigterm_to_the_whole_group_saves_and_ends_all(text):
     ("arguments", "answer"),
     [
         (["--preset", "1.M"], "did you mean '1M'"),
-        (["--preset", "llama3-405b", "--steps", "1"], "GiB for weights.* such as 100M"),
+        (["--preset", "llama3-405b", "--steps", "1"], "GiB with adamw.* such as 100M"),
         (["--data", "sotuu"], "did you mean 'sotu'"),
         (["--domain", "vilage"], "did you mean 'village'"),
         (["--ranks", "0"], "--ranks is '0': give a whole number from 1 to 10,000"),
@@ -468,7 +468,7 @@ def test_a_clouds_notice_saves_and_ends_the_run(text, monkeypatch):
         (["--notice", "http://"], "--notice is 'http://': give aws"),
         (["--audit"], "--audit and --hang-seconds are for several ranks: give --ranks 2"),
         (["--hang-seconds", "9"], "are for several ranks"),
-        (["--audit", "--tp", "2"], "--audit is for data-parallel ranks"),
+        (["--audit", "--tp", "2"], "--audit compares whole models, and a mesh"),
     ],
 )
 def test_what_to_look_for_has_its_answers(arguments, answer, folder):
