@@ -1,9 +1,8 @@
 """`make colab-check`: what Colab does with a notebook of a release, up to its first grade card.
 
-A fresh Python has only what Colab's has of the course's packages that may not be replaced (torch,
-numpy, ipykernel); the course comes as the .zip of a release; IPython says that it is Colab's. No
-bubblewrap is found. Then the first cell fetches, the setup cell imports, and the first exercise,
-solved, is graded, in e00 and e06.
+A fresh Python has of the course's packages only those that Colab has and that may not be replaced;
+the course comes as the .zip of a release; IPython says that it is Colab's. The first cell fetches,
+the setup cell imports, and the first exercise, solved, is graded, in e00 and e06.
 
     python tests/notebooks/colab_check.py FOLDER
 """
