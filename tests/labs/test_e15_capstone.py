@@ -38,7 +38,7 @@ BYTES = [
     (("stack.zero == 3", "stack.zero >= 2"), "only stage 3 cuts the parameters"),
     (("stack.zero >= 2", "stack.zero >= 1"), "stage 1 leaves the gradients whole"),
     (("size < 4096", "False"), "a tensor below 4,096 numbers stays in FP32"),
-    (("ceil(size / 256)", "size / 256"), "the last block is filled up to 256"),
+    (("-(-size // 256)", "size / 256"), "the last block is filled up to 256"),
     (("state += 4 + (", "state += ("), "each tensor has a step counter of 4 bytes"),
 ]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
-
-from minitrain.planning.closed_forms import step_parts
-
 
 def held_bytes(stack, parameters, pieces, saved, rows):
     """Bytes of one rank by category, for a stack of techniques."""
@@ -14,7 +10,7 @@ def held_bytes(stack, parameters, pieces, saved, rows):
     gradients = number * parameters / (stack.ranks if stack.zero >= 2 else 1)
     state = 0
     for size in pieces:
-        blocks = ceil(size / 256)
+        blocks = -(-size // 256)
         small = stack.adam_bits == 32 or size < 4096
         state += 4 + (8 * size if small else blocks * (2 * 256 + 2 * 4))
     return {
@@ -27,16 +23,18 @@ def held_bytes(stack, parameters, pieces, saved, rows):
 
 def plan(case):
     """The fastest of twelve plans, the best by a closed form."""
+    from minitrain.planning.closed_forms import step_parts
+
     fabric = case.fabric
 
     def quick(plan):
-        run = case.run(plan)
-        layers, extra = run.microbatches * run.model.layers / plan.pp, 0.0
+        run, model = case.run(plan), case.model
+        layers, extra = run.microbatches * model.layers / plan.pp, 0.0
         if plan.cp > 1:  # keys and values go around in each layer
-            nbytes = 4 * run.local_tokens * run.model.kv_heads * run.model.head_size
-            extra += layers * fabric.seconds("all_gather", plan.cp * nbytes, plan.cp, plan.tp)
+            nbytes = 4 * plan.cp * run.local_tokens * model.kv_heads * model.head_size
+            extra += layers * fabric.seconds("all_gather", nbytes, plan.cp, plan.tp)
         if plan.ep > 1:  # tokens go to their experts and come back
-            nbytes = 2 * run.local_tokens * run.model.hidden * run.model.experts_per_token
+            nbytes = 2 * run.local_tokens * model.hidden * model.experts_per_token
             extra += 4 * layers * fabric.seconds("all_to_all", nbytes, plan.ep, plan.tp)
         return sum(step_parts(run, fabric).values()) + extra
 
@@ -89,8 +87,11 @@ def schedule(case):
 
 def policy(view):
     """(seconds to the next save, swap now?, spare nodes)."""
+    from math import ceil, sqrt
+
     between = (2 * view.expected_between + view.now) / (2 + len(view.failures))
     lost = view.slow_for * (1 - 1 / view.factor)  # so far, to the slow node
     rate = view.node_share / between + view.swaps / (view.now + 24 * 3600)
     away = rate * view.repair * 3600  # nodes in repair, on average
-    return sqrt(2 * view.save * between), lost >= view.swap, ceil(away + 2 * sqrt(away)) + 2
+    save_in = sqrt(2 * view.save * between)
+    return save_in, lost >= view.swap, ceil(away + 2 * sqrt(away)) + 2

@@ -165,7 +165,7 @@ class TrainOptions(MeshRequest):
             self._check_ranks()
 
     def _combinations(self) -> Iterator[tuple[str, str]]:
-        """What does not go together: the reason, and the remedy."""
+        """Combinations that cannot run: the reason, and the remedy."""
         cut = "a mesh" if self.on_mesh else f"--zero {self.zero}"
         if self.on_mesh or self.zero:
             for name in ("skip_spikes", "audit"):
