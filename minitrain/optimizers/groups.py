@@ -51,6 +51,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
+def same_rule(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer of `model` with the rule and the settings of another, and no state yet."""
+    own = optimizer.param_groups[0]
+    return type(optimizer)([{**own, **g} for g in parameter_groups(model, own["weight_decay"])])
+
+
 def with_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """Those that have a gradient; InputError for a sparse one, which nothing here can move."""
     found = [p for p in parameters if p.grad is not None]

@@ -16,7 +16,7 @@ from torch import nn
 from minitrain.apps.train.options import TrainOptions
 from minitrain.data.loader import Batch, Loader
 from minitrain.model.transformer import empty
-from minitrain.optimizers.groups import parameter_groups
+from minitrain.optimizers.groups import same_rule
 from minitrain.parallel.context.split import split_sequence
 from minitrain.parallel.ddp import DDP
 from minitrain.parallel.hybrid.model import MeshModel, MeshOptions, full_mesh
@@ -104,9 +104,7 @@ class Sharded(DataParallel):
             return replace(self.state, model=None, optimizer=None)
         model = empty(self.config, "cpu", torch.float32)
         model.load_state_dict(weights)
-        settings = self.state.optimizer.param_groups[0]
-        groups = parameter_groups(model, settings["weight_decay"])
-        optimizer = type(self.state.optimizer.inner)([{**settings, **group} for group in groups])
+        optimizer = same_rule(self.state.optimizer.inner, model)
         named = dict(model.named_parameters())
         optimizer.state.update({named[name]: state for name, state in states.items()})
         return replace(self.state, model=model, optimizer=optimizer)

@@ -53,8 +53,7 @@ class ShardedState(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         assert closure is None, "gradients come from backward() here, not from a closure"
         for parameter, piece in self.pieces.items():
-            grad = parameter.grad
-            piece.grad = None if grad is None else self._own(parameter, grad)
+            piece.grad = None if parameter.grad is None else self._own(parameter, parameter.grad)
         self.inner.step()
         for parameter, piece in self.pieces.items():
             parameter.data.copy_(self._together(parameter, piece.data))

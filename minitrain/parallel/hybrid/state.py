@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.model.transformer import Transformer, empty
-from minitrain.optimizers.groups import parameter_groups
+from minitrain.optimizers.groups import same_rule
 from minitrain.parallel.hybrid.model import AxisGroups, MeshModel
 from minitrain.parallel.hybrid.sharded_state import ShardedState
 from minitrain.parallel.layout import Slice, layout_of
@@ -139,9 +139,7 @@ def put_together(
     states = whole_states(whole, held, optimizer, model.axes)
     if model.axes.world.rank > 0:
         return None
-    settings = optimizer.param_groups[0]
-    groups = parameter_groups(whole, settings["weight_decay"])
-    again = type(optimizer)([{**settings, **group} for group in groups])
+    again = same_rule(optimizer, whole)
     again.state.update(states)
     return whole, again
 

@@ -118,11 +118,11 @@ def load_full_optimizer_state(
     """Every rank takes its pieces' part of `states`, which all of them have."""
     for unit in zero.trained:
         for name, piece in unit.pieces.items():
-            end = piece.start + piece.weight.numel()
+            own = piece.weight
             for kind, value in states.get(name, {}).items():
-                own = value.flatten()[piece.start : end] if value.dim() else value
-                shape = piece.weight.shape if value.dim() else ()
-                optimizer.state[piece.weight][kind] = own.reshape(shape).clone()
+                if value.dim():
+                    value = value.flatten()[piece.start :][: own.numel()].view_as(own)
+                optimizer.state[own][kind] = value.clone()
 
 
 def _check_names(zero: Sharded, state: dict[str, Tensor]) -> None:
